@@ -33,7 +33,7 @@
 //!
 //! | module | takes | gives | never |
 //! |---|---|---|---|
-//! | [`lsn`], [`wire`] | bytes | positions, integers, slices | allocates by a length from the wire |
+//! | [`lsn`], [`wire`] | bytes | LSNs, positions of rows, integers, slices | allocates by a length from the wire |
 //! | [`stderr`] | log lines, the last `error:` line | the same on stderr, by a thread of its own | makes the caller wait for the reader of stderr |
 //! | [`setting_text`] | texts of settings | the same with their origin, units, the nearest known text | knows a single setting |
 //! | [`remedy`] | the parts of a hint, and the flags that the user typed | the hint, whose commands have those flags | parses text |
@@ -43,7 +43,7 @@
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |
 //! | [`route`], [`outbox`] | relations and rows | records | does I/O |
-//! | [`sink`] | settings of a destination, records | delivery reports, findings | knows an LSN |
+//! | [`sink`] | settings of a destination, records | delivery reports, findings | confirms an LSN |
 //! | [`positions`] | commits, reports, keepalives | the LSN to confirm, when to confirm it, the rows already received | reads a clock |
 //! | [`relay`] | all of the above | the loop | - |
 //! | [`supervise`] | settings | connections to Postgres, pauses, how the run ended | handles a row |

@@ -1,7 +1,7 @@
-//! `Lsn`: a position in the write-ahead log.
+//! [`Lsn`]: a position in the write-ahead log. [`Position`]: a row's position in the stream.
 //!
-//! In: a 64-bit byte position or Postgres' text form. Out: order, distance, text. Nothing here knows where a position
-//! came from; which one may be confirmed is the [`Ledger`](crate::positions::Ledger)'s question.
+//! In: a 64-bit byte position, a row's number, or a text such as `16/B374D848` and `16/B374D848:3`. Out: order, distance, text. Nothing here
+//! knows where a position came from; which one may be confirmed is the [`Ledger`](crate::positions::Ledger)'s question.
 //! Specification: PostgreSQL manual, section 8.20 "pg_lsn Type".
 
 use serde::{Deserialize, Serialize};
@@ -78,6 +78,38 @@ impl FromStr for Lsn {
     }
 }
 
+/// A row's position in the stream. Later rows have higher positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Position {
+    /// Begin's `final_lsn`.
+    pub final_lsn: Lsn,
+    /// The row's number in the transaction, from 0.
+    pub ordinal: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.final_lsn, self.ordinal)
+    }
+}
+
+/// The text is not a position such as `16/B374D848:3`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected a row's place such as 16/B374D848:3")]
+pub struct ParsePositionError;
+
+impl FromStr for Position {
+    type Err = ParsePositionError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePositionError> {
+        let (lsn, ordinal) = text.split_once(':').ok_or(ParsePositionError)?;
+        let final_lsn = lsn.parse().map_err(|_| ParsePositionError)?;
+        let plain = !ordinal.is_empty() && ordinal.bytes().all(|byte| byte.is_ascii_digit());
+        let ordinal = ordinal.parse().ok().filter(|_| plain).ok_or(ParsePositionError)?;
+        Ok(Self { final_lsn, ordinal })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +133,14 @@ mod tests {
     fn distance_never_wraps() {
         assert_eq!(Lsn::new(7).distance_from(Lsn::new(5)), 2);
         assert_eq!(Lsn::new(5).distance_from(Lsn::new(7)), 0);
+    }
+
+    #[test]
+    fn a_position_is_read_as_it_is_written() {
+        let position = Position { final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 };
+        assert_eq!(position.to_string().parse(), Ok(position));
+        for text in ["", "16/B374D848", "16/B374D848:", "16/B374D848:x", "16/B374D848:+1", ":1", "16:1"] {
+            assert_eq!(text.parse::<Position>(), Err(ParsePositionError), "{text}");
+        }
     }
 }

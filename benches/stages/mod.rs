@@ -3,13 +3,13 @@
 //! Rows are those of `sql/outbox.sql` with a payload of so many bytes, as a walsender sends them.
 
 use std::time::Instant;
-use walrelay::lsn::Lsn;
+use walrelay::lsn::{Lsn, Position};
 use walrelay::outbox::Mapping;
 use walrelay::outbox::{Outbox, RowContext, RowOutcome};
 use walrelay::pg::frame::ReadBuffer;
 use walrelay::pg::replication::ReplicationMessage;
 use walrelay::pgoutput::{Begin, Message, PgTime, Relation, RelationColumn, Tuple};
-use walrelay::positions::{BeginVerdict, Ledger, Position};
+use walrelay::positions::{BeginVerdict, Ledger};
 use walrelay::route::TopicSetting;
 
 const RELATION: u32 = 16_384;
@@ -93,7 +93,11 @@ pub(crate) fn tuple(message: &[u8]) -> Tuple<'_> {
 
 /// Makes the record of one row.
 pub(crate) fn map(outbox: &mut Outbox, tuple: &Tuple<'_>) -> usize {
-    let context = RowContext { commit_time: PgTime(0), sent_at: PgTime(0), final_lsn: Lsn::new(1), ordinal: 0 };
+    let context = RowContext {
+        commit_time: PgTime(0),
+        sent_at: PgTime(0),
+        position: Position { final_lsn: Lsn::new(1), ordinal: 0 },
+    };
     let taken = outbox.row(RELATION, tuple, &context, |record| record.bytes() + record.headers.len());
     let Ok(RowOutcome::Record(bytes)) = taken else { panic!("no record") };
     bytes

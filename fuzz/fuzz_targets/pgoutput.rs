@@ -6,14 +6,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use walrelay::lsn::Lsn;
+use walrelay::lsn::{Lsn, Position};
 use walrelay::outbox::{Mapping, Timestamp};
 use walrelay::outbox::{Outbox, RowContext, RowError, RowOutcome};
 use walrelay::pg::replication::ReplicationMessage;
 use walrelay::pgoutput::{Message, PgTime, Tuple};
 use walrelay::sink::Record;
 
-const CONTEXT: RowContext = RowContext { commit_time: PgTime(0), sent_at: PgTime(0), final_lsn: Lsn::ZERO, ordinal: 0 };
+const CONTEXT: RowContext = RowContext { commit_time: PgTime(0), sent_at: PgTime(0), position: Position { final_lsn: Lsn::ZERO, ordinal: 0 } };
 
 fuzz_target!(|bytes: &[u8]| {
     let mut outboxes = [Mapping::default(), everything()].map(|mapping| Outbox::new(mapping, Vec::new()).unwrap());

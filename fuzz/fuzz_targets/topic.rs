@@ -8,13 +8,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use walrelay::lsn::Lsn;
+use walrelay::lsn::{Lsn, Position};
 use walrelay::outbox::{BadReason, Mapping, Outbox, RowContext, RowError, RowOutcome};
 use walrelay::pgoutput::{Message, PgTime, Relation, RelationColumn, encode};
 use walrelay::route::{LastTopic, NoTopic, TOPICS, TopicError, TopicInput, TopicRule, TopicSetting};
 use walrelay_fuzz::{assert_bounded, texts};
 
-const CONTEXT: RowContext = RowContext { commit_time: PgTime(0), sent_at: PgTime(0), final_lsn: Lsn::ZERO, ordinal: 0 };
+const CONTEXT: RowContext = RowContext { commit_time: PgTime(0), sent_at: PgTime(0), position: Position { final_lsn: Lsn::ZERO, ordinal: 0 } };
 
 /// The columns that any outbox has, and that roles are found by.
 const COLUMNS: [&str; 5] = ["id", "payload", "aggregatetype", "aggregateid", "type"];

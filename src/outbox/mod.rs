@@ -41,7 +41,7 @@ pub use table_name::TableName;
 use tables::{Standing, Tables};
 pub(crate) use time::push_rfc3339;
 
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::pgoutput::{DataType, LogicalMessage, PgTime, PublishedTable, Relation, RelationId, Tuple};
 use crate::route::{TopicError, TopicRule};
 use crate::sink::Record;
@@ -132,17 +132,15 @@ struct Undecided {
     earlier: Option<Box<TablePlan>>,
 }
 
-/// A row's transaction, and its number in it.
+/// A row's position, and the times of its transaction and its record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowContext {
     /// When the transaction was committed.
     pub commit_time: PgTime,
     /// When the row's record is handed over: the time of the loop's turn.
     pub sent_at: PgTime,
-    /// `final_lsn` of the transaction's Begin.
-    pub final_lsn: Lsn,
-    /// The row's number in the transaction, from 0.
-    pub ordinal: u64,
+    /// The row's position in the stream.
+    pub position: Position,
 }
 
 impl RowContext {
@@ -512,12 +510,12 @@ impl Outbox {
         let plan = match self.relations.get(&relation) {
             Some(RelationEntry::Published(plan)) => plan,
             Some(RelationEntry::Removed(_)) => return Err(self.removed_table_row(relation, tuple, context)),
-            Some(RelationEntry::LostParent(_)) if self.tables.may_have_had_parent(context.final_lsn) => {
+            Some(RelationEntry::LostParent(_)) if self.tables.may_have_had_parent(context.position.final_lsn) => {
                 return Err(self.removed_table_row(relation, tuple, context));
             }
             Some(RelationEntry::NotPublished | RelationEntry::LostParent(_)) => return Ok(RowOutcome::NotPublished),
             Some(RelationEntry::New(_) | RelationEntry::Undecided(_)) | None => {
-                self.decide(relation, context.final_lsn)?;
+                self.decide(relation, context.position.final_lsn)?;
                 let Some(RelationEntry::Published(plan)) = self.relations.get(&relation) else {
                     return Ok(RowOutcome::NotPublished);
                 };

@@ -326,9 +326,9 @@ impl<'a> Row<'a> {
                 .push(HeaderDraft { name: CONTENT_TYPE.into(), value: Piece::Borrowed(self.media_type().as_bytes()) });
         }
         if self.mapping.position_header {
-            let RowContext { final_lsn, ordinal, .. } = self.context;
+            let position = self.context.position;
             // Writing to a vector does not fail.
-            let value = Piece::written(arena, |arena| write!(arena, "{final_lsn}:{ordinal}").unwrap_or_default());
+            let value = Piece::written(arena, |arena| write!(arena, "{position}").unwrap_or_default());
             drafts.push(HeaderDraft { name: POSITION_HEADER.into(), value });
         }
     }

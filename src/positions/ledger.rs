@@ -21,9 +21,8 @@
 //! record or an open note. A keepalive moves it only if the ring is empty. Each record is reported once. The asserts stay on in release builds: a wrong
 //! position loses rows for good, but after a crash the slot sends the rows again.
 
-use super::position::Position;
 use super::resume::{BeginVerdict, Missing, Resume};
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::pgoutput::{Begin, PgTime};
 use crate::sink::Token;
 use std::collections::VecDeque;

@@ -5,12 +5,10 @@
 
 mod feedback;
 mod ledger;
-mod position;
 mod resume;
 #[cfg(test)]
 mod tests;
 
 pub use feedback::{Due, Feedback, Reached};
 pub use ledger::{Keep, Ledger, OutOfOrder, Settled};
-pub use position::{ParsePositionError, Position};
 pub use resume::{BeginVerdict, Missing};

@@ -15,8 +15,7 @@
 //! Invariant: a row is skipped only if this process has enqueued its record, in the same timeline, and has not forgotten the record
 //! since. In a new timeline, the same positions may belong to other transactions: [`Resume::forget`].
 
-use super::position::Position;
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 
 /// The position up to which transactions and rows have been enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

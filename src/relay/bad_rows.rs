@@ -15,12 +15,12 @@
 
 use super::rejected::Rejected;
 use super::rows::{Change, unreadable};
-use super::session::{Ending, FrameStep, Session, Turn, WaitCause, position};
+use super::session::{Ending, FrameStep, Session, Turn, WaitCause};
 use super::verdict::{Kind, Seen, Verdict, decide};
 use super::{BadRowAt, Clock, Relay};
+use crate::lsn::Position;
 use crate::outbox::{BadReason, BadRow, RowContext, RowError, RowOutcome};
 use crate::pgoutput::PgTime;
-use crate::positions::Position;
 use crate::sink::dead_letter::DeadLetter;
 use crate::sink::{Enqueue, Failure, Sink, Source, Tag, Token};
 
@@ -86,7 +86,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// is not handed over.
     #[inline]
     pub(super) fn named_row(&mut self, change: &Change<'_>, context: &RowContext) -> Result<Option<BadRow>, RowError> {
-        if self.bad_rows.named(position(context)).is_none() {
+        if self.bad_rows.named(context.position).is_none() {
             return Ok(None);
         }
         match change.record(&mut self.outbox, context, |_| ()) {
@@ -106,7 +106,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         context: &RowContext,
         session: &mut Session,
     ) -> Turn<FrameStep> {
-        let position = position(context);
+        let position = context.position;
         session.may_have_waited = true;
         match decide(self.bad_rows.action(position), Seen::Fault, Kind::Row) {
             Verdict::Skip => Ok(self.skip_row(&row, change.source(&self.outbox), position, session)),
@@ -123,7 +123,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         context: &RowContext,
         session: &mut Session,
     ) -> Turn<FrameStep> {
-        let position = position(context);
+        let position = context.position;
         // With at least once, none is kept.
         let Rejected { mut without_payload, dead_letter_refused, .. } =
             self.rejected.get(position).cloned().unwrap_or_default();
@@ -169,7 +169,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         context: &RowContext,
     ) -> Result<RowOutcome<Enqueue>, RowError> {
         let Self { outbox, sink, ledger, metrics, topics, bad_rows, dead_letter_source, .. } = self;
-        let (error, place) = (row.reason.to_string(), position(context).to_string());
+        let (error, place) = (row.reason.to_string(), context.position.to_string());
         let id = format!("{dead_letter_source}/{place}");
         let token = ledger.token(topics.number(&bad_rows.dead_letter_topic, metrics));
         let tag = Tag { token, origin: change.origin(outbox, context) };

@@ -52,12 +52,12 @@ pub use notes::NoteSkipped;
 pub use progress::{Identity, LastTransaction, ProgressMismatch, transactional_id};
 pub use stream_end::{BadRowAt, ProtocolError, StreamEnd, Why};
 
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::metrics::Metrics;
 use crate::outbox::{Details, Outbox};
 use crate::pg::frame::FrameError;
 use crate::pg::{self, Upstream};
-use crate::positions::{Keep, Ledger, Position, Reached};
+use crate::positions::{Keep, Ledger, Reached};
 use crate::sink::{Delivered, Failure, Report, Sink};
 use hold::{Hold, Parking};
 use notes::Notes;

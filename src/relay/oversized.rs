@@ -5,7 +5,7 @@
 //! Specification: as for [`pgoutput`](crate::pgoutput).
 
 use super::rows::unreadable;
-use super::session::{FrameStep, Session, Turn, WaitCause, disconnected, position};
+use super::session::{FrameStep, Session, Turn, WaitCause, disconnected};
 use super::verdict::{Kind, Seen, Verdict, decide};
 use super::{Clock, Relay};
 use crate::outbox::{BadReason, BadRow, Ignored, Outbox, RowContext, RowError};
@@ -61,7 +61,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match found {
             Oversized::Insert(relation) => {
                 let published = |outbox: &mut Outbox, context: &RowContext| {
-                    let listed = outbox.update(relation, context.final_lsn)?.is_some();
+                    let listed = outbox.update(relation, context.position.final_lsn)?.is_some();
                     Ok(listed.then(|| outbox.table(relation).to_owned()))
                 };
                 self.take_oversized_row("Insert", Source::Table(relation), published, &error, session)
@@ -100,7 +100,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.next_row();
             return Ok(FrameStep::Done);
         };
-        let position = position(&context);
+        let position = context.position;
         let table = match published(&mut self.outbox, &context) {
             Ok(Some(table)) => table,
             Ok(None) => return Ok(self.row_done(session)),

@@ -19,15 +19,14 @@ use super::session::Turn;
 use super::topics::{DEAD_LETTER_TOPIC_WITHIN, TOPIC_WITHIN};
 use super::verdict::{Kind, Seen, Verdict, decide};
 use super::{BadRowAction, Clock, Relay, StreamEnd};
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::outbox::{BadReason, BadRow, Outbox};
 use crate::pgoutput::{Relation, RelationId};
-use crate::positions::Position;
 use crate::setting_text::shown;
 use crate::sink::dead_letter;
 use crate::sink::{
-    DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, RefusalId, Refused, Resolution,
-    Sink, Source, Tag, Token,
+    DUPLICATE, Enqueue, Failure, FailureClass, HeaderRoom, OwnedRecord, Record, RefusalId, Refused, Resolution, Sink,
+    Source, Tag, Token,
 };
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -135,10 +134,6 @@ impl Refusals {
     }
 }
 
-fn position(origin: Origin) -> Position {
-    Position { final_lsn: Lsn::new(origin.final_lsn), ordinal: origin.ordinal }
-}
-
 impl<S: Sink, C: Clock> Relay<S, C> {
     /// The observation about a record of this topic that failed.
     pub(super) fn what_was_seen(&mut self, failure: &Failure, topic: &str, kind: Kind, now: Instant) -> Seen {
@@ -159,7 +154,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Decides on a refused record. Returns the verdict, and the error that the record has of its row if it is a dead letter.
     fn verdict_on(&mut self, refused: &Refused, now: Instant) -> (Verdict, Kind, Option<String>) {
-        let action = self.bad_rows.action(position(refused.tag.origin));
+        let action = self.bad_rows.action(refused.tag.origin.position);
         let (kind, error) = match action {
             BadRowAction::DeadLetter => self.refusals.kind(&self.bad_rows.dead_letter_topic, &refused.record),
             BadRowAction::Stop | BadRowAction::Skip => (Kind::Row, None),
@@ -175,7 +170,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The sink refuses a record: decides on the row's action, or lets the sink send the record again.
     #[cold]
     pub(super) fn take_refusal(&mut self, refused: Refused) {
-        let (position, at) = (position(refused.tag.origin), self.clock.now());
+        let (position, at) = (refused.tag.origin.position, self.clock.now());
         self.metrics.publish_failure(refused.failure.reason, 1);
         let (verdict, kind, error) = self.verdict_on(&refused, at);
         let is_dead_letter = kind != Kind::Row;
@@ -213,7 +208,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Exactly once, a refused record fails the transaction: keeps what is known of its row for when it comes again. Returns the failure.
     #[cold]
     pub(super) fn reject(&mut self, refused: Refused) -> Failure {
-        let position = position(refused.tag.origin);
+        let position = refused.tag.origin.position;
         match self.verdict_on(&refused, self.clock.now()) {
             (Verdict::Wait, ..) => {}
             (_, Kind::Row, _) => self.rejected.record(position, refused.failure.clone()),

@@ -11,8 +11,7 @@
 //! In: positions, failures. Out: the same, by position, for `bad_rows`. Pure.
 //! Invariant: a row is known until the position behind its transaction is confirmed, so that no refusal is met twice as if it were new.
 
-use crate::lsn::Lsn;
-use crate::positions::Position;
+use crate::lsn::{Lsn, Position};
 use crate::sink::Failure;
 use std::collections::BTreeMap;
 

@@ -10,12 +10,12 @@
 //!
 //! Invariant: a row's frame is consumed only once its record is enqueued, or its action as a bad row is decided.
 
-use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected, position};
+use super::session::{Ending, FrameStep, Session, Turn, WaitCause, disconnected};
 use super::verdict::{Kind, Verdict, decide};
 use super::{Clock, ProtocolError, Relay, StreamEnd};
+use crate::lsn::Position;
 use crate::outbox::{BadReason, BadRow, Ignored, OnUpdate, Outbox, RowContext, RowError, RowOutcome};
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
-use crate::positions::Position;
 use crate::sink::{Enqueue, Failure, FailureClass, Origin, Record, Sink, Source, Tag};
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl Change<'_> {
     /// The row's origin, which the sink gives back with a refusal.
     #[inline]
     pub(super) fn origin(&self, outbox: &Outbox, context: &RowContext) -> Origin {
-        Origin { final_lsn: context.final_lsn.bytes(), ordinal: context.ordinal, source: self.source(outbox) }
+        Origin { position: context.position, source: self.source(outbox) }
     }
 
     /// Calls `take` with the row's record.
@@ -106,7 +106,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             session.next_row();
             return Ok(FrameStep::Done);
         };
-        let rejected = self.rejected.get(position(&context));
+        let rejected = self.rejected.get(context.position);
         if let Some(failure) = rejected.and_then(|rejected| rejected.failure.clone()) {
             let row = change.bad(&mut self.outbox, &context, refusal(failure));
             return self.bad_row(row, change, &context, session);
@@ -114,7 +114,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         match self.named_row(change, &context) {
             Ok(None) => {}
             Ok(Some(row)) => return self.bad_row(row, change, &context, session),
-            Err(error) => return Err(unreadable(error, position(&context))),
+            Err(error) => return Err(unreadable(error, context.position)),
         }
         let Self { outbox, sink, ledger, metrics, topics, clock, .. } = self;
         let origin = change.origin(outbox, &context);
@@ -150,7 +150,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 return self.bad_row(row, change, context, session);
             }
             Err(RowError::Bad(row)) => return self.bad_row(*row, change, context, session),
-            Err(error) => return Err(unreadable(error, position(context))),
+            Err(error) => return Err(unreadable(error, context.position)),
         }
         Ok(self.row_done(session))
     }
@@ -182,7 +182,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     ) -> Turn<FrameStep> {
         let topic = self.topics.last().to_owned();
         let seen = self.what_was_seen(&failure, &topic, Kind::Row, self.clock.now());
-        match decide(self.bad_rows.action(position(context)), seen, Kind::Row) {
+        match decide(self.bad_rows.action(context.position), seen, Kind::Row) {
             Verdict::Wait => self.wait_for(failure, session),
             Verdict::DeadLetter { .. } | Verdict::Skip | Verdict::Stop => {
                 let row = change.bad(&mut self.outbox, context, refusal(failure));
@@ -210,8 +210,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         session: &mut Session,
     ) -> Turn<FrameStep> {
         let Some(context) = session.row_context("Update")? else { return Ok(FrameStep::Done) };
-        let position = position(&context);
-        match self.outbox.update(relation, context.final_lsn) {
+        let position = context.position;
+        match self.outbox.update(relation, context.position.final_lsn) {
             Ok(None) => Ok(FrameStep::Done),
             Ok(Some(on_update @ (OnUpdate::Warn | OnUpdate::Skip))) => {
                 self.ignore_update(relation, on_update == OnUpdate::Warn);

@@ -6,11 +6,11 @@ use super::flush_timing::FlushTiming;
 use super::obstacle::Obstacle;
 use super::pause::LastRead;
 use super::{BadRowAt, ProtocolError, StreamEnd};
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::outbox::{PlanError, RowContext};
 use crate::pg;
 use crate::pgoutput::{PgTime, RelationId};
-use crate::positions::{Feedback, Position};
+use crate::positions::Feedback;
 use crate::sink::{Failure, FailureClass};
 use std::time::{Duration, Instant};
 
@@ -191,7 +191,7 @@ impl Session {
     pub(super) fn row_context(&self, message: &'static str) -> Turn<Option<RowContext>> {
         match self.open {
             Some(Open::Taken { context, skip }) => {
-                Ok((context.ordinal >= skip).then_some(RowContext { sent_at: self.sent_at, ..context }))
+                Ok((context.position.ordinal >= skip).then_some(RowContext { sent_at: self.sent_at, ..context }))
             }
             Some(Open::AlreadyReceived) => Ok(None),
             None => Err(self.out_of_place(message, "outside any transaction")),
@@ -213,22 +213,17 @@ impl Session {
     /// The row is finished, or was already received.
     pub(super) fn next_row(&mut self) {
         if let Some(Open::Taken { context, .. }) = &mut self.open {
-            context.ordinal += 1;
+            context.position.ordinal += 1;
         }
     }
 
     /// The position of the next row of the open transaction; `None` if its rows are not taken.
     pub(super) fn position(&self) -> Option<Position> {
         match self.open {
-            Some(Open::Taken { context, .. }) => Some(position(&context)),
+            Some(Open::Taken { context, .. }) => Some(context.position),
             Some(Open::AlreadyReceived) | None => None,
         }
     }
-}
-
-/// The position of a row.
-pub(super) fn position(context: &RowContext) -> Position {
-    Position { final_lsn: context.final_lsn, ordinal: context.ordinal }
 }
 
 /// The end of the stream by an error of its connection.

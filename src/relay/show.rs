@@ -7,8 +7,8 @@
 use super::obstacle::Obstacle;
 use super::session::Session;
 use super::{Clock, Relay, tried_alone};
+use crate::lsn::Position;
 use crate::metrics::{Peer, State};
-use crate::positions::Position;
 use crate::sink::{Failure, FailureClass, Sink};
 use std::time::{Duration, Instant};
 

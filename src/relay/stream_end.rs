@@ -3,10 +3,9 @@
 //! In: what the loop noticed. Out: nothing. The supervisor (`src/supervise`) decides what follows.
 
 use super::ProgressMismatch;
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::outbox::{BadRow, PlanError};
 use crate::pg;
-use crate::positions::Position;
 use crate::sink::Failure;
 use std::time::Duration;
 

@@ -4,9 +4,7 @@
 //! answer is no evidence against the row, so nothing here gives a row up. `--bad-row-at` is named only if other records of the topic arrive
 //! between two refusals: otherwise the destination refuses everything, and the row is as good as any.
 
-use crate::lsn::Lsn;
 use crate::metrics::TriedRow;
-use crate::positions::Position;
 use crate::remedy::{Command, Remedy};
 use crate::sink::{Failure, FailureClass, TriedAlone};
 
@@ -14,7 +12,7 @@ use crate::sink::{Failure, FailureClass, TriedAlone};
 pub(super) fn figures(tried: &TriedAlone, table: &str) -> TriedRow {
     TriedRow {
         table: table.to_owned(),
-        position: position(tried).to_string(),
+        position: tried.origin.position.to_string(),
         topic: tried.topic.clone(),
         answer: tried.answer.text.clone(),
         attempts: tried.attempts,
@@ -26,7 +24,7 @@ pub(super) fn figures(tried: &TriedAlone, table: &str) -> TriedRow {
 /// The failure that people see. Its text has no figures that change with each attempt.
 pub(super) fn failure(tried: &TriedAlone, table: &str) -> Failure {
     let TriedAlone { topic, answer, others_arrive, .. } = tried;
-    let at = position(tried);
+    let at = tried.origin.position;
     let tries =
         format!("{}; walrelay does not know this answer and goes on trying the row of {table} at {at}", answer.text);
     if !others_arrive {
@@ -46,19 +44,19 @@ pub(super) fn failure(tried: &TriedAlone, table: &str) -> Failure {
     Failure { class: FailureClass::Unlisted, text, remedy: Some(remedy), ..answer.clone() }
 }
 
-fn position(tried: &TriedAlone) -> Position {
-    Position { final_lsn: Lsn::new(tried.origin.final_lsn), ordinal: tried.origin.ordinal }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lsn::{Lsn, Position};
     use crate::sink::{Origin, Source};
     use std::time::Instant;
 
     fn tried(others_arrive: bool) -> TriedAlone {
         TriedAlone {
-            origin: Origin { final_lsn: 0x16_B374_D848, ordinal: 3, source: Source::Table(1) },
+            origin: Origin {
+                position: Position { final_lsn: Lsn::new(0x16_B374_D848), ordinal: 3 },
+                source: Source::Table(1),
+            },
             topic: "orders".to_owned(),
             since: Instant::now(),
             attempts: 2,

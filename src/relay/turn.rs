@@ -10,13 +10,13 @@ use super::obstacle::Obstacle;
 use super::rows::Change;
 use super::session::{Announced, Ending, FrameStep, Open, Session, Turn, WaitCause, disconnected};
 use super::{Clock, Relay, StreamEnd};
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::outbox::{Ignored, RowContext};
 use crate::pg::frame::{Frame, FrameError};
 use crate::pg::replication::{ReplicationMessage, StandbyStatusUpdate};
 use crate::pg::{self, Upstream};
 use crate::pgoutput::{Begin, Commit, Message, Relation};
-use crate::positions::{BeginVerdict, Due, OutOfOrder, Position};
+use crate::positions::{BeginVerdict, Due, OutOfOrder};
 use crate::sink::Sink;
 use std::time::{Duration, Instant};
 
@@ -239,8 +239,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             }
         };
         session.flush_timing.began(begin.commit_time);
-        let (commit_time, final_lsn) = (begin.commit_time, begin.final_lsn);
-        let context = RowContext { commit_time, sent_at: session.sent_at, final_lsn, ordinal: 0 };
+        let position = Position { final_lsn: begin.final_lsn, ordinal: 0 };
+        let context = RowContext { commit_time: begin.commit_time, sent_at: session.sent_at, position };
         session.open = Some(match verdict {
             BeginVerdict::AlreadyReceived => Open::AlreadyReceived,
             BeginVerdict::Continue { rows } => Open::Taken { context, skip: rows },
@@ -252,7 +252,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn take_commit(&mut self, commit: &Commit, session: &mut Session) -> Turn<()> {
         match session.open.take() {
-            Some(Open::Taken { context, .. }) if commit.end_lsn < context.final_lsn => {
+            Some(Open::Taken { context, .. }) if commit.end_lsn < context.position.final_lsn => {
                 return Err(session.out_of_place("Commit", "in front of its own transaction"));
             }
             Some(Open::Taken { .. }) => {

@@ -5,7 +5,7 @@
 
 use super::read::SettingsReader;
 use super::table::run::{BAD_ROW_ACTIONS, BAD_ROW_AT, DEAD_LETTER_TOPIC, ON_BAD_ROW};
-use crate::positions::Position;
+use crate::lsn::Position;
 use crate::relay::{BadRowAction, BadRows};
 use crate::route::AddressRule;
 use crate::setting_text::{Given, SettingError, nearest};

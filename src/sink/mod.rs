@@ -42,7 +42,7 @@ pub use owned::{HeaderRoom, OwnedRecord};
 pub use tried_alone::TriedAlone;
 
 use crate::check_finding::CHECK;
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::remedy::Remedy;
 use std::time::Duration;
 
@@ -136,10 +136,8 @@ impl Token {
 /// with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Origin {
-    /// The LSN at which the commit record of its transaction begins, as an integer.
-    pub final_lsn: u64,
-    /// The row's number in the transaction, from 0.
-    pub ordinal: u64,
+    /// Its position in the stream.
+    pub position: Position,
     /// The row's table or message prefix.
     pub source: Source,
 }

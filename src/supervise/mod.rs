@@ -25,14 +25,13 @@ pub(crate) use publication::{SeenTables, details_now, read_tables, refusals, unc
 pub use server::{PgServer, Server};
 pub(crate) use slot_identity::agrees;
 
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::metrics::{Metrics, Peer, State};
 use crate::outbox::{TableName, TablePatterns};
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::source::Source;
 use crate::pg::{self, PluginOptions, Recovery, sqlstate};
-use crate::positions::Position;
 use crate::relay::{Clock, ProgressMismatch, ProtocolError, Relay, StreamEnd, Why};
 use crate::remedy::Remedy;
 use crate::secret::CREDENTIALS_WITHIN;

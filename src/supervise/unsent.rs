@@ -5,7 +5,7 @@
 //! long that has lasted and how long to pause. Streams that end because the destination failed, or looks for a record, say nothing here. Reads
 //! no clock.
 
-use crate::positions::Position;
+use crate::lsn::Position;
 use std::time::{Duration, Instant};
 
 /// So many streams have to end at one row.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use walrelay::lsn::{Lsn, Position};
 use walrelay::setting_text::{Given, Origin as GivenBy};
 use walrelay::sink::destination::{Asked, Delivery, Kind};
 use walrelay::sink::{
@@ -63,7 +64,13 @@ struct Driven<'a> {
 
 fn tag(transaction: u32) -> Tag {
     let token = Token { transaction, tick: 1, topic: 2 };
-    Tag { token, origin: Origin { final_lsn: 7, ordinal: transaction.into(), source: Source::Table(3) } }
+    Tag {
+        token,
+        origin: Origin {
+            position: Position { final_lsn: Lsn::new(7), ordinal: transaction.into() },
+            source: Source::Table(3),
+        },
+    }
 }
 
 /// Value and id are the number; the key is given.

@@ -10,9 +10,8 @@
 
 use crate::bytes::{self, Bytes};
 use crate::dice::Dice;
-use walrelay::lsn::Lsn;
+use walrelay::lsn::{Lsn, Position};
 use walrelay::pgoutput::{PgTime, PublishedTable, Relation, RelationColumn};
-use walrelay::positions::Position;
 
 const OUTBOX: u32 = 16_500;
 const ORDERS: u32 = 16_501;

@@ -18,8 +18,7 @@ use crate::truth::{Found, Truth};
 use crate::wal::{BAD_ROUTE, Piece};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use walrelay::lsn::Lsn;
-use walrelay::positions::Position;
+use walrelay::lsn::{Lsn, Position};
 use walrelay::relay::BadRowAction as RowAction;
 use walrelay::sink::Record;
 

@@ -4,7 +4,7 @@
 //! Pure: each row is written as the message that the server would send, and read as the relay reads it.
 
 use super::facts::TableFacts;
-use crate::lsn::Lsn;
+use crate::lsn::Position;
 use crate::outbox::{BadReason, Outbox, PlanError, RowContext, RowError, RowOutcome};
 use crate::pgoutput::{Message, PgTime, Relation, encode};
 use std::collections::BTreeSet;
@@ -59,7 +59,7 @@ fn take(outbox: &mut Outbox, relation: &Relation, row: &[Option<String>], sample
         encode::value(&mut bytes, text.as_ref().map(String::as_bytes));
     }
     let Ok(Message::Insert { relation, new }) = Message::decode(&bytes) else { return };
-    let context = RowContext { commit_time: PgTime(0), sent_at: PgTime(0), final_lsn: Lsn::ZERO, ordinal: 0 };
+    let context = RowContext { commit_time: PgTime(0), sent_at: PgTime(0), position: Position::default() };
     let taken = outbox.row(relation, &new, &context, |record| {
         sample.largest_bytes = sample.largest_bytes.max(record.bytes());
         sample.without_key += usize::from(record.key.is_none());

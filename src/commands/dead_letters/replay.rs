@@ -9,6 +9,7 @@ use super::{Counts, DeadLettersRequest, left_out};
 use crate::commands::error::{CommandCause, CommandError};
 use crate::commands::output::counted;
 use crate::commands::progress_bar::ProgressBar;
+use crate::lsn::Position;
 use crate::relay::{Clock, SystemClock};
 use crate::sink::dead_letter::{said, with_original};
 use crate::sink::destination::{DeadLetterPlace, DeadLetters, Delivery, KeptRecord, NextKept};
@@ -379,7 +380,10 @@ impl<'r> Replay<'r> {
 }
 
 fn tag(token: u64) -> Tag {
-    Tag { token: Token::unpack(token), origin: Origin { ordinal: token, ..Origin::default() } }
+    Tag {
+        token: Token::unpack(token),
+        origin: Origin { position: Position { ordinal: token, ..Position::default() }, ..Origin::default() },
+    }
 }
 
 /// The topic that a record goes to.

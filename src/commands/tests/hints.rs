@@ -4,13 +4,12 @@
 //! [`RunError`] or of [`CommandError`] fails a test before there is one of it here.
 
 use crate::commands::error::CommandError;
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::outbox::{BadReason, BadRow, ColumnSetting, HiddenColumns, MissingColumn, PlanError, Role, TableName};
 use crate::pg::frame::FrameError;
 use crate::pg::shard::Shard;
 use crate::pg::{self, ServerError, sqlstate};
 use crate::pgoutput::PgTime;
-use crate::positions::Position;
 use crate::relay::{BadRowAt, LastTransaction, NextRow, ProtocolError};
 use crate::remedy::{Command, Part, Remedy};
 use crate::sink::destination::{NoDeadLetters, NoReader, ScratchError};

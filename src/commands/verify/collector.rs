@@ -8,8 +8,6 @@
 use super::comparison::{Hashes, as_read, id_of};
 use super::matcher::Expected;
 use crate::commands::run::RunRequest;
-use crate::lsn::Lsn;
-use crate::positions::Position;
 use crate::sink::destination::ReadBack;
 use crate::sink::null::NullSink;
 use crate::sink::{Enqueue, Failure, InFlight, OwnedRecord, Record, Report, Sink, Tag};
@@ -118,7 +116,7 @@ impl Sink for Collector {
         let Self { with_time, with_copies, dead_letter_topic, waiting, .. } = self;
         as_read(self.read_back, record, |record| {
             waiting.push(Expected {
-                position: Position { final_lsn: Lsn::new(origin.final_lsn), ordinal: origin.ordinal },
+                position: origin.position,
                 source: origin.source,
                 topic,
                 hashes: Hashes::of(topic, record),

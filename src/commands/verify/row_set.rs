@@ -220,8 +220,7 @@ fn misplaced(row: &Row, found: &FoundAt, with_time: bool) -> Option<Misplaced> {
 mod tests {
     use super::*;
     use crate::commands::verify::matcher::RecordAt;
-    use crate::lsn::Lsn;
-    use crate::positions::Position;
+    use crate::lsn::{Lsn, Position};
     use crate::sink::Source;
     use proptest::prelude::*;
 

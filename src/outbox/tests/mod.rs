@@ -179,7 +179,11 @@ const SENT_MILLIS: i64 = COMMIT_MILLIS + 3_600_000;
 
 fn context() -> RowContext {
     let commit_time = PgTime::from_unix_micros(1_763_716_087_654_321);
-    RowContext { commit_time, sent_at: PgTime::from_unix_micros(SENT_MILLIS * 1000 + 999), final_lsn: AT, ordinal: 3 }
+    RowContext {
+        commit_time,
+        sent_at: PgTime::from_unix_micros(SENT_MILLIS * 1000 + 999),
+        position: Position { final_lsn: AT, ordinal: 3 },
+    }
 }
 
 fn tuple(insert: &[u8]) -> Tuple<'_> {

@@ -137,7 +137,7 @@ fn rows_of_a_table_that_lost_its_parent_are_bad_rows_up_to_the_first_read_and_it
     outbox.set_read_position(Lsn::new(AT.bytes() + 100));
     outbox.published(&found(&given, false)).unwrap();
     outbox.relation(&given.relation()).unwrap();
-    let later = RowContext { final_lsn: read_at, ..context() };
+    let later = RowContext { position: Position { final_lsn: read_at, ordinal: 0 }, ..context() };
     let insert = given.insert();
     assert_eq!(outbox.row(RELATION, &tuple(&insert), &later, |_| ()), Ok(RowOutcome::NotPublished));
 }

@@ -1,7 +1,7 @@
 //! Cases of bad rows whose action is a dead letter.
 
 use super::*;
-use crate::positions::Position;
+use crate::lsn::Position;
 use crate::sink::{DUPLICATE, FailureClass, HeaderRoom, OwnedRecord, RefusalId, Refused, Resolution};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

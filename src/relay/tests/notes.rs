@@ -2,7 +2,7 @@
 
 use super::dead_letters::{ByKey, SharedByKey, with_dead_letters_in};
 use super::*;
-use crate::positions::Position;
+use crate::lsn::Position;
 use std::cell::RefCell;
 
 /// A relay that skips bad rows, its slot at 1000, what its server sends, and its noter.

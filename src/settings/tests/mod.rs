@@ -10,9 +10,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::outbox::{CloudEvents, Constant, Mapping, OnUpdate, SchemaId, Timestamp};
-use crate::positions::Position;
 use crate::relay::BadRowAction;
 use crate::route::{TOPICS, TopicSetting};
 use crate::sink::destination::{Delivery, EventBinding};

@@ -449,6 +449,7 @@ impl Sink for KafkaSink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lsn::{Lsn, Position};
     use crate::sink::{Content, Origin, Token};
     use rdkafka::mocking::MockCluster;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
@@ -491,7 +492,7 @@ mod tests {
         cluster.create_topic("orders", 1, 1).unwrap();
         cluster.request_errors(RDKafkaApiKey::Produce, &[code]);
         let mut sink = sink(&cluster.bootstrap_servers());
-        let origin = Origin { final_lsn: 7, ..Origin::default() };
+        let origin = Origin { position: Position { final_lsn: Lsn::new(7), ordinal: 0 }, ..Origin::default() };
         let tag = Tag { token: Token { transaction: 0, tick: 0, topic: 0 }, origin };
         let until = Instant::now() + Duration::from_secs(30);
         while !matches!(sink.try_enqueue(&record("orders"), tag), Enqueue::Taken) {

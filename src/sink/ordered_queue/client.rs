@@ -258,7 +258,10 @@ mod tests {
 
     const TAG: Tag = Tag {
         token: crate::sink::Token { transaction: 0, tick: 0, topic: 0 },
-        origin: crate::sink::Origin { final_lsn: 0, ordinal: 0, source: crate::sink::Source::Table(0) },
+        origin: crate::sink::Origin {
+            position: crate::lsn::Position { final_lsn: crate::lsn::Lsn::ZERO, ordinal: 0 },
+            source: crate::sink::Source::Table(0),
+        },
     };
 
     fn record() -> Record<'static> {

@@ -525,7 +525,7 @@ impl Receiver {
     /// Whether neither this process nor a relay that had the slot before can have sent the record: then another row has the same id. A
     /// dead-letter record counts as sent before.
     fn is_first_time(&self, taken: TakenRecord<RecordIndex>) -> bool {
-        let committed = self.record(taken.item).map(|record| record.tag().origin.final_lsn);
+        let committed = self.record(taken.item).map(|record| record.tag().origin.position.final_lsn.bytes());
         let alone_from = self.shared.alone_from.load(Ordering::Relaxed);
         taken.number >= self.doubtful
             && !self.queue.is_replacement(taken.key)

@@ -1,6 +1,6 @@
 use super::sender::Sender;
 use super::*;
-use crate::lsn::Lsn;
+use crate::lsn::{Lsn, Position};
 use crate::sink::{
     Content, DUPLICATE, Failure, FailureClass, Origin, Record, RefusalId, Report, Resolution, Tag, Token,
 };
@@ -440,7 +440,7 @@ async fn a_repeat_of_what_nobody_can_have_sent_is_refused() {
     let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
     sender.alone_from(Lsn::new(10));
     let mut answers = async |lsn: u64, outcomes: &[RecordOutcome]| {
-        let origin = Origin { final_lsn: lsn, ..Origin::default() };
+        let origin = Origin { position: Position { final_lsn: Lsn::new(lsn), ordinal: 0 }, ..Origin::default() };
         sender.push(&record("orders"), Tag { token: Token::unpack(1), origin });
         sender.flush();
         assert_eq!(receiver.next().await, Some(()));
@@ -619,7 +619,7 @@ fn delivered(sender: &mut Sender) -> u64 {
 
 fn push_topics(sender: &mut Sender, topics: impl Iterator<Item = u64>) {
     for number in topics {
-        let origin = Origin { final_lsn: number, ..Origin::default() };
+        let origin = Origin { position: Position { final_lsn: Lsn::new(number), ordinal: 0 }, ..Origin::default() };
         sender.push(&record(&format!("t{number}")), Tag { token: Token::unpack(1), origin });
     }
     sender.flush();
@@ -634,7 +634,7 @@ async fn an_unknown_answer_is_searched_without_pauses_and_its_record_is_sent_alo
     assert!(sizes.len() <= 1 + 16 + 7 && sizes[0] == 100, "{sizes:?}");
     assert_eq!(delivered(&mut sender), 99);
     let tried = sender.tried_alone().unwrap();
-    assert_eq!((tried.origin.final_lsn, tried.topic.as_str(), tried.attempts), (42, "t42", 1));
+    assert_eq!((tried.origin.position.final_lsn, tried.topic.as_str(), tried.attempts), (Lsn::new(42), "t42", 1));
     assert_eq!(sender.blocked().map(|it| it.class), Some(FailureClass::Unlisted));
     let mut pauses = Vec::new();
     for number in 0..6 {

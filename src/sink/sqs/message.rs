@@ -317,8 +317,8 @@ fn deduplication_id<'a>(record: &Record<'a>, origin: Origin) -> Cow<'a, str> {
     }
     // A record has no id only if the row's id is null. Its position then identifies the row, for as long as the slot has it.
     let mut hasher = Sha256::new();
-    hasher.update(origin.final_lsn.to_be_bytes());
-    hasher.update(origin.ordinal.to_be_bytes());
+    hasher.update(origin.position.final_lsn.bytes().to_be_bytes());
+    hasher.update(origin.position.ordinal.to_be_bytes());
     hasher.update(record.key.unwrap_or_default());
     hasher.update(record.value.unwrap_or_default());
     format!("sha256-{}", Hex(&hasher.finalize())).into()
@@ -366,6 +366,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lsn::Position;
     use crate::sink::Content;
     use crate::sink::tests::dead_letters_by;
     use crate::tests::assert_written;
@@ -500,7 +501,10 @@ mod tests {
             let group = group(Some(key));
             assert!(group.starts_with("sha256-") && is_id(&group), "{group}");
         }
-        let (first, second) = (Origin::default(), Origin { ordinal: 1, ..Origin::default() });
+        let (first, second) = (
+            Origin::default(),
+            Origin { position: Position { ordinal: 1, ..Position::default() }, ..Origin::default() },
+        );
         assert_eq!(deduplication_id(&RECORD, first), "7");
         let bare = Record { headers: &[], ..RECORD };
         let own = [HEADERS[0], Header { name: dead_letter::ID, value: Some(b"c/s/1/0/10:1") }];

@@ -21,8 +21,7 @@
 
 use super::comparison::{Hashes, differences, id_of};
 use super::fingerprints::{Chains, Fingerprints};
-use crate::lsn::Lsn;
-use crate::positions::Position;
+use crate::lsn::{Lsn, Position};
 use crate::sink::{HeaderRoom, OwnedRecord, Record, Source};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

@@ -14,6 +14,7 @@ use super::Partitions;
 use super::entries::Ticket;
 use super::partition::WINDOW_HOLDS;
 use super::{Event, WIRE_OVERHEAD_BYTES};
+use crate::lsn::Position;
 use crate::sink::Origin;
 use std::time::Instant;
 
@@ -24,8 +25,8 @@ const PARTS: u64 = 16;
 /// another partition the next time.
 #[derive(Debug)]
 pub(super) struct Suspects {
-    first: StreamPosition,
-    last: StreamPosition,
+    first: Position,
+    last: Position,
     /// The most bytes under way in a partition while one of them is. A larger record goes alone.
     bytes: u64,
     /// The batch's partition.
@@ -36,20 +37,13 @@ pub(super) struct Suspects {
     pub(super) passed: bool,
 }
 
-/// The position of a row in the stream: its transaction, and its number there.
-pub(super) type StreamPosition = (u64, u64);
-
-pub(super) fn row(origin: Origin) -> StreamPosition {
-    (origin.final_lsn, origin.ordinal)
-}
-
 impl Suspects {
     /// A record is taken into the present transaction.
     pub(super) fn taken(&mut self, origin: Origin) {
-        self.passed |= row(origin) >= self.last;
+        self.passed |= origin.position >= self.last;
     }
 
-    fn have(&self, row: StreamPosition) -> bool {
+    fn have(&self, row: Position) -> bool {
         (self.first..=self.last).contains(&row)
     }
 }
@@ -60,7 +54,7 @@ pub(super) fn most_with(suspects: &[Suspects], origin: impl Fn() -> Origin) -> u
     if suspects.is_empty() {
         return u64::MAX;
     }
-    let row = row(origin());
+    let row = origin().position;
     suspects.iter().filter(|suspects| suspects.have(row)).map(|suspects| suspects.bytes).min().unwrap_or(u64::MAX)
 }
 
@@ -68,7 +62,7 @@ impl Partitions {
     /// A batch of a transaction was refused, and these records may be the cause: a single one is known to be it. `bytes`: those of the
     /// whole batch.
     pub fn refused_in_transaction(&mut self, records: &[Ticket], bytes: u64, now: Instant) {
-        let rows = || records.iter().map(|ticket| row(self.entries.get(*ticket).tag.origin));
+        let rows = || records.iter().map(|ticket| self.entries.get(*ticket).tag.origin.position);
         let (Some(first), Some(last), [ticket, others @ ..]) = (rows().min(), rows().max(), records) else { return };
         if others.is_empty() {
             self.suspects.iter_mut().filter(|suspects| suspects.have(first)).for_each(|suspects| suspects.found = true);

@@ -7,7 +7,7 @@
 
 use super::Partitions;
 use super::entries::{Sequence, Ticket};
-use super::suspects::{StreamPosition, row};
+use crate::lsn::Position;
 use crate::sink::{Failure, Origin, TriedAlone};
 use std::time::Instant;
 
@@ -32,8 +32,8 @@ pub(super) struct TransactionTrial {
 }
 
 impl TransactionTrial {
-    fn row(&self) -> StreamPosition {
-        row(self.seen.origin)
+    fn row(&self) -> Position {
+        self.seen.origin.position
     }
 }
 
@@ -70,9 +70,10 @@ impl Partitions {
     /// Exactly once, a record was refused alone by an answer that is in no list. The transaction is aborted.
     pub fn try_alone_in_transaction(&mut self, ticket: Ticket, topic: &str, failure: &Failure, now: Instant) {
         let origin = self.tag(ticket).origin;
-        let mut trial = self.transaction_trial.take().filter(|trial| trial.row() == row(origin)).unwrap_or_else(|| {
-            TransactionTrial { seen: TriedAlone::new(origin, topic, failure, now), until: now, passed: false }
-        });
+        let mut trial =
+            self.transaction_trial.take().filter(|trial| trial.row() == origin.position).unwrap_or_else(|| {
+                TransactionTrial { seen: TriedAlone::new(origin, topic, failure, now), until: now, passed: false }
+            });
         (trial.until, trial.passed) = (now + trial.seen.refused(failure, false), false);
         self.transaction_trial = Some(trial);
     }
@@ -80,13 +81,13 @@ impl Partitions {
     /// Exactly once, the answer for which the record waits, if it is not its time yet.
     pub fn waits_alone(&self, origin: Origin, now: Instant) -> Option<&Failure> {
         let trial = self.transaction_trial.as_ref()?;
-        (trial.row() == row(origin) && now < trial.until).then_some(&trial.seen.answer)
+        (trial.row() == origin.position && now < trial.until).then_some(&trial.seen.answer)
     }
 
     /// Exactly once, notes that a record is taken into the present transaction.
     pub(super) fn passes_trial(&mut self, origin: Origin) {
         if let Some(trial) = &mut self.transaction_trial {
-            trial.passed |= row(origin) >= trial.row();
+            trial.passed |= origin.position >= trial.row();
         }
     }
 
@@ -106,6 +107,6 @@ impl Partitions {
     /// The record that is sent alone; of several, the one of the earliest row.
     pub fn tried_alone(&self) -> Option<&TriedAlone> {
         let transaction = self.transaction_trial.as_ref().map(|trial| &trial.seen);
-        self.trials.iter().map(|trial| &trial.seen).chain(transaction).min_by_key(|seen| row(seen.origin))
+        self.trials.iter().map(|trial| &trial.seen).chain(transaction).min_by_key(|seen| seen.origin.position)
     }
 }

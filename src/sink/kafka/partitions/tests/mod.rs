@@ -3,6 +3,7 @@
 mod plain;
 
 use super::*;
+use crate::lsn::Position;
 use crate::sink::{Content, Header, Origin, Refused, Resolution, Token};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -321,7 +322,10 @@ fn offer(partitions: &mut Partitions, numbers: &[u32], number: u64, world: &mut 
         partition: asked,
         content: Content::Unknown,
     };
-    let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
+    let tag = Tag {
+        token: Token::unpack(number),
+        origin: Origin { position: Position { ordinal: number, ..Position::default() }, ..Origin::default() },
+    };
     let now = world.now;
     let at = numbers[usize::try_from(partition).unwrap()];
     assert!(matches!(partitions.enqueue(at, &record, tag, now, world), Enqueue::Taken));
@@ -336,7 +340,7 @@ fn resolve(
     over: &mut BTreeSet<u64>,
     dead_letters: u32,
 ) {
-    let number = refused.tag.origin.ordinal;
+    let number = refused.tag.origin.position.ordinal;
     let now = world.now;
     match world.dice.below(4) {
         0 => {
@@ -446,7 +450,7 @@ fn run(seed: u64, sharing: usize, mutant: Mutant) -> Result<usize, String> {
             && let Some(refused) = refusals.pop()
         {
             found += 1;
-            let number = refused.tag.origin.ordinal;
+            let number = refused.tag.origin.position.ordinal;
             assert!(world.bad.contains(&number), "seed {seed}: {number} is refused, and nothing is wrong with it");
             refused.record.with_record(&mut HeaderRoom::default(), |record| {
                 let partition = taken.iter().find(|(_, numbers)| numbers.contains(&number)).map(|(at, _)| *at);

@@ -133,7 +133,10 @@ fn one_of_a_thousand_is_found_in_some_ten_requests() {
     let at = partitions.add(PartitionTarget { topic: 0, partition: 0, producer: 0 }, world.now);
     let now = world.now;
     for number in 0..1001_u64 {
-        let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
+        let tag = Tag {
+            token: Token::unpack(number),
+            origin: Origin { position: Position { ordinal: number, ..Position::default() }, ..Origin::default() },
+        };
         let value = number.to_string();
         partitions.enqueue(at, &record(value.as_bytes()), tag, now, &mut world);
     }
@@ -147,7 +150,7 @@ fn one_of_a_thousand_is_found_in_some_ten_requests() {
     while refused.is_none() {
         partitions.turn(now, &mut world, &mut |report| {
             let Report::Refused(one) = report else { panic!("{report:?}") };
-            refused = Some(one.tag.origin.ordinal);
+            refused = Some(one.tag.origin.position.ordinal);
         });
         let Some(request) = world.producers[1].requests.pop() else { continue };
         requests += 1;
@@ -203,7 +206,10 @@ fn transact(
 ) -> Vec<Vec<u64>> {
     let (now, mut batches) = (world.now, Vec::new());
     for number in numbers {
-        let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
+        let tag = Tag {
+            token: Token::unpack(number),
+            origin: Origin { position: Position { ordinal: number, ..Position::default() }, ..Origin::default() },
+        };
         partitions.enqueue(*at, &record(format!("{number:04}").as_bytes()), tag, now, world);
     }
     loop {
@@ -249,7 +255,7 @@ fn records_before_and_behind_a_refused_batch_go_as_ever() {
     let (world, partitions, at) = &mut all;
     let now = world.now;
     offer_plain(partitions, *at, 2, now, world);
-    let origin = |ordinal| Origin { ordinal, ..Origin::default() };
+    let origin = |ordinal| Origin { position: Position { ordinal, ..Position::default() }, ..Origin::default() };
     let tickets: Vec<Ticket> = [500, 600]
         .map(|number| {
             let tag = Tag { token: Token::unpack(number), origin: origin(number) };
@@ -352,7 +358,10 @@ fn a_record_without_an_answer_is_given_up_if_no_later_one_is_reported() {
 /// A record with this number as its value and its row's.
 fn offer_numbered(partitions: &mut Partitions, at: u32, number: u64, now: Instant, world: &mut World) {
     let value = number.to_string();
-    let tag = Tag { token: Token::unpack(number), origin: Origin { ordinal: number, ..Origin::default() } };
+    let tag = Tag {
+        token: Token::unpack(number),
+        origin: Origin { position: Position { ordinal: number, ..Position::default() }, ..Origin::default() },
+    };
     assert!(matches!(partitions.enqueue(at, &record(value.as_bytes()), tag, now, world), Enqueue::Taken));
 }
 
@@ -393,7 +402,7 @@ fn a_code_in_no_list_names_its_record_after_sixteenths_and_only_its_partition_wa
     assert!(sizes.iter().all(|size| *size <= 13), "{sizes:?}");
     let tried = |partitions: &Partitions| {
         let tried = partitions.tried_alone().unwrap();
-        (tried.origin.ordinal, tried.attempts, tried.others_arrive)
+        (tried.origin.position.ordinal, tried.attempts, tried.others_arrive)
     };
     assert_eq!(tried(&partitions), (42, 1, false));
     assert_eq!(partitions.blocked().map(|failure| failure.class), Some(FailureClass::Unlisted));
@@ -424,7 +433,11 @@ fn in_transactions_a_record_with_an_unknown_answer_is_not_taken_before_its_time_
     partitions.forget(now);
     let waits = |seconds| partitions.waits_alone(origin, now + Duration::from_secs(seconds)).is_some();
     assert!(waits(4) && !waits(5));
-    assert!(partitions.waits_alone(Origin { ordinal: 8, ..origin }, now).is_none());
+    assert!(
+        partitions
+            .waits_alone(Origin { position: Position { ordinal: 8, ..origin.position }, ..origin }, now)
+            .is_none()
+    );
     partitions.committed();
     assert_eq!(partitions.tried_alone().map(|tried| tried.origin), Some(origin), "it was not in that transaction");
     offer_numbered(&mut partitions, at, 7, now, &mut world);
