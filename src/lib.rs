@@ -38,7 +38,7 @@
 //! | [`setting_text`] | texts of settings | the same with their origin, units, the nearest known text | knows a single setting |
 //! | [`remedy`] | the parts of a hint, and the flags that the user typed | the hint, whose commands have those flags | parses text |
 //! | [`check_finding`] | - | an observation of `check`, and its fix | parses text |
-//! | [`secret`] | the place of a secret | its present value | shows it |
+//! | [`secret`] | where a secret is | its present value | shows it |
 //! | [`tls`] | trusted certificates, a client's key | a configuration of rustls | opens a connection |
 //! | [`pg`] | a source's settings | frames, replication messages, query results | knows what a row means |
 //! | [`pgoutput`] | one change's bytes | a message | does I/O |

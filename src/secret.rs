@@ -44,7 +44,7 @@ const LARGEST_OUTPUT: u64 = 64 * 1024;
 /// The longest excerpt of a program's standard error in a message, in characters.
 const LONGEST_COMPLAINT: usize = 200;
 
-/// The place from which a secret is read.
+/// The source from which a secret is read.
 #[derive(Debug, Clone)]
 pub enum Secret {
     /// The secret itself.

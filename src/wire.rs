@@ -1,4 +1,4 @@
-//! `Reader`: the one place where a number or a length is taken from bytes that a server sent.
+//! `Reader`: the one reader by which a number or a length is taken from bytes that a server sent.
 //!
 //! In: a message's bytes. Out: integers, strings and slices, or a [`DecodeError`] that names the offset.
 //! Invariant: a length from the wire is compared with what is there before it is used; it never drives an allocation or
@@ -103,7 +103,7 @@ impl<'a> Reader<'a> {
         Self { message, bytes, at: 0 }
     }
 
-    /// An error at the current place.
+    /// An error at the current offset.
     #[cold]
     pub fn error(&self, fault: DecodeFault) -> DecodeError {
         DecodeError(Box::new(Malformed {

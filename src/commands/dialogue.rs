@@ -1,6 +1,6 @@
 //! Questions to people, and output whose reader may go away.
 //!
-//! In: a place to write to, and perhaps somebody who answers. Out: the answer; or whether all of the output was written. A command that
+//! In: a writer, and perhaps somebody who answers. Out: the answer; or whether all of the output was written. A command that
 //! changes something finishes its work although nobody reads what it says any more, and then ends with an error.
 
 use super::error::CommandError;
@@ -10,7 +10,7 @@ use std::io::{self, BufRead, Write};
 pub struct Dialogue<'a> {
     /// The lines that say what was done, or found.
     pub out: &'a mut dyn Write,
-    /// The lines that say what is waited for, and questions where `out` may be the records' place.
+    /// The lines that say what is waited for, and questions where `out` may be where the records go.
     pub notes: &'a mut dyn Write,
     /// Where an answer is read from. `None`: nobody is there.
     pub terminal: Option<&'a mut dyn BufRead>,

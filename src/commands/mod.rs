@@ -6,6 +6,7 @@
 
 pub mod backfill;
 pub mod bench;
+mod carrier;
 pub mod check;
 pub mod dead_letters;
 mod dialogue;
@@ -13,7 +14,6 @@ mod error;
 mod exit;
 mod notify;
 mod other_readers;
-mod outbox_place;
 mod output;
 mod progress_bar;
 pub mod prune;
@@ -26,10 +26,10 @@ pub mod status;
 pub mod teardown;
 pub mod verify;
 
+pub use carrier::Carrier;
 pub use dialogue::Dialogue;
 pub use error::{CommandCause, CommandError};
 pub use exit::{EXIT_CODES, ExitCode, exit_codes};
-pub use outbox_place::OutboxPlace;
 pub use signals::{end, stop_on_signal};
 
 /// Columns that say how old a row is, in the order in which they are tried.

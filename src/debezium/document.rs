@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use super::config_sources::ConfigSources;
 use super::keys::Keys;
-use super::places::Places;
 use super::properties::{self, PropertyEntry};
 use crate::setting_text::{Foreign, Given, Origin, SettingError, shown};
 
@@ -40,8 +40,8 @@ pub(super) struct Configuration {
     pub(super) has_worker: bool,
     /// Debezium Server's own keys: `debezium.sink.type` and the like.
     pub(super) server: Keys,
-    /// The places in which Debezium Server's expressions look names up.
-    pub(super) places: Places,
+    /// The sources in which Debezium Server's expressions look names up.
+    pub(super) sources: ConfigSources,
 }
 
 /// A file's kind, and its entries.
@@ -85,7 +85,7 @@ impl Document {
     }
 }
 
-/// Whether the key is one of Quarkus or of Debezium Server. Such a key may have underscores in the place of dots.
+/// Whether the key is one of Quarkus or of Debezium Server. Such a key may have underscores instead of dots.
 fn is_of_server(key: &str) -> bool {
     let name = key.strip_prefix('%').and_then(|rest| rest.split_once('.')).map_or(key, |(_, name)| name);
     let name = name.replace('_', ".").to_ascii_lowercase();
@@ -178,9 +178,9 @@ fn keys(file: &Path, entries: Vec<PropertyEntry>) -> Keys {
 }
 
 impl Configuration {
-    /// Merges documents. A later file's key takes precedence over an earlier file's. `places`: the places in which Debezium Server
+    /// Merges documents. A later file's key takes precedence over an earlier file's. `sources`: the sources in which Debezium Server
     /// looks keys up.
-    pub(super) fn assemble(documents: Vec<Document>, places: Places) -> Result<Self, SettingError> {
+    pub(super) fn assemble(documents: Vec<Document>, sources: ConfigSources) -> Result<Self, SettingError> {
         let (mut is_server, mut connector, mut worker) = (false, None::<Keys>, None::<Keys>);
         for document in documents {
             let (slot, keys) = match document {
@@ -194,7 +194,7 @@ impl Configuration {
             *slot = Some(slot.take().unwrap_or_default().overlaid(keys));
         }
         match (is_server, connector, worker) {
-            (true, None, _) => Self::of_server(places),
+            (true, None, _) => Self::of_server(sources),
             (false, Some(connector), worker) => Ok(Self::of_connect(connector, worker)),
             (true, Some(_), _) => Err(SettingError::usage(
                 "--from-debezium: one file is Debezium Server's and another is Kafka Connect's",
@@ -216,13 +216,13 @@ impl Configuration {
             producer.insert("bootstrap.servers".to_owned(), given);
         }
         let producer = producer.overlaid(connector.take_below("producer.override."));
-        let (server, places) = (Keys::default(), Places::default());
-        Self { platform: Platform::Connect, connector, producer, worker, has_worker, server, places }
+        let (server, sources) = (Keys::default(), ConfigSources::default());
+        Self { platform: Platform::Connect, connector, producer, worker, has_worker, server, sources }
     }
 
     /// Removes Debezium Server's prefixes. A key with a more specific prefix takes precedence.
-    fn of_server(places: Places) -> Result<Self, SettingError> {
-        let mut server = places.keys()?;
+    fn of_server(sources: ConfigSources) -> Result<Self, SettingError> {
+        let mut server = sources.keys()?;
         let producer = server.take_below("debezium.sink.kafka.producer.");
         let mut connector = server.take_below("debezium.source.");
         for part in ["transforms", "predicates"] {
@@ -245,7 +245,7 @@ impl Configuration {
             }
         }
         let (platform, worker) = (Platform::Server, Keys::default());
-        Ok(Self { platform, connector, producer, worker, has_worker: false, server, places })
+        Ok(Self { platform, connector, producer, worker, has_worker: false, server, sources })
     }
 }
 

@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use super::config_sources::ConfigSources;
 use super::document::Platform;
 use super::keys::Keys;
-use super::places::Places;
 use super::properties;
 use crate::pg::source::Environment;
 
@@ -48,8 +48,8 @@ pub(super) enum Unresolved {
 pub(super) struct ExpressionContext<'a> {
     platform: Platform,
     environment: &'a Environment,
-    /// The places in which Debezium Server looks `${other.key}` up.
-    places: &'a Places,
+    /// The sources in which Debezium Server looks `${other.key}` up.
+    sources: &'a ConfigSources,
     /// The names of config providers, each with the last part of its class's name.
     providers: BTreeMap<String, String>,
     /// Whether Debezium Server's engine uses the providers, too: `config.providers` is set. Quarkus has resolved the value before.
@@ -80,11 +80,11 @@ impl<'a> ExpressionContext<'a> {
     pub(super) fn new(
         platform: Platform,
         environment: &'a Environment,
-        places: &'a Places,
+        sources: &'a ConfigSources,
         keys: &[&Keys],
         asks: bool,
     ) -> Self {
-        Self { platform, environment, places, providers: providers(keys), asks, left: Cell::new(MOST) }
+        Self { platform, environment, sources, providers: providers(keys), asks, left: Cell::new(MOST) }
     }
 
     /// The value without expressions.
@@ -156,7 +156,7 @@ impl<'a> ExpressionContext<'a> {
         }
         let (name, default) = inside.split_once(':').map_or((inside, None), |(name, default)| (name, Some(default)));
         let name = self.server(name, depth + 1)?;
-        match (self.places.find(&name), default) {
+        match (self.sources.find(&name), default) {
             (Some(value), _) => self.server(&value.text, depth + 1),
             (None, Some(default)) => self.server(default, depth + 1),
             (None, None) => Err(Unresolved::Unset(name)),
@@ -231,8 +231,8 @@ mod tests {
         {
             keys.insert(key.to_owned(), Given { text: text.to_owned(), origin: Origin::Flag("f".to_owned()) });
         }
-        let places = Places::new(keys.clone(), None, &environment);
-        let context = ExpressionContext::new(platform, &environment, &places, &[&keys], false);
+        let sources = ConfigSources::new(keys.clone(), None, &environment);
+        let context = ExpressionContext::new(platform, &environment, &sources, &[&keys], false);
         context.resolve(text).map_err(|error| error.to_string())
     }
 

@@ -1,7 +1,7 @@
 //! Translates a Debezium configuration into walrelay's settings.
 //!
 //! ```text
-//!  files ──document, places──► keys ──expressions──► values ──translate──► Translation ──► settings' lowest layer
+//!  files ──document, sources─► keys ──expressions──► values ──translate──► Translation ──► settings' lowest layer
 //!                                                                                   └─report─► what `check` prints
 //! ```
 //!
@@ -11,11 +11,11 @@
 //! contacts nobody.
 //! Invariants: every key is either carried over or in a note. No note and no printed text has a secret. A note is one line.
 
+mod config_sources;
 mod document;
 mod expressions;
 mod jaas;
 mod keys;
-mod places;
 mod properties;
 mod report;
 mod translate;
@@ -35,9 +35,9 @@ use crate::outbox::TablePatterns;
 use crate::outbox::connect::Connect;
 use crate::pg::source::Environment;
 use crate::setting_text::{Origin, SettingError, one_line};
+use config_sources::ConfigSources;
 use document::{Configuration, Document};
 use keys::Keys;
-use places::Places;
 
 /// A Debezium configuration, translated to walrelay's settings. It has no `Debug`, since values may be secrets.
 pub struct Translation {
@@ -73,7 +73,7 @@ pub struct Setting {
 pub struct Note {
     /// The note's severity.
     pub severity: Severity,
-    /// The key and its place.
+    /// The key and its origin.
     pub origin: String,
     /// The key's effect in Debezium, and what walrelay does instead.
     pub text: String,
@@ -99,18 +99,22 @@ pub enum Severity {
 /// [`Translation::verdict`].
 pub fn read(files: &[PathBuf], environment: &Environment) -> Result<Translation, SettingError> {
     let mut documents = files.iter().map(|file| Document::read(file, &bytes(file)?)).collect::<Result<Vec<_>, _>>()?;
-    let places = places(files, &mut documents, environment)?;
-    Ok(translate::translate(Configuration::assemble(documents, places)?, environment))
+    let sources = config_sources(files, &mut documents, environment)?;
+    Ok(translate::translate(Configuration::assemble(documents, sources)?, environment))
 }
 
-/// Returns the places in which Debezium Server looks keys up. There are none if no file is Debezium Server's. Adds files of active
+/// Returns the sources in which Debezium Server looks keys up. There are none if no file is Debezium Server's. Adds files of active
 /// profiles to `documents`.
-fn places(files: &[PathBuf], documents: &mut Vec<Document>, environment: &Environment) -> Result<Places, SettingError> {
+fn config_sources(
+    files: &[PathBuf],
+    documents: &mut Vec<Document>,
+    environment: &Environment,
+) -> Result<ConfigSources, SettingError> {
     let of_server =
         |(file, document): (&PathBuf, &Document)| matches!(document, Document::Server(_)).then(|| file.clone());
     let named = files.iter().zip(&*documents).filter_map(of_server).collect::<Vec<_>>();
     if named.is_empty() {
-        return Ok(Places::default());
+        return Ok(ConfigSources::default());
     }
     if let Some(unread) = named.iter().find_map(|file| document::unread_beside(file)) {
         return Err(SettingError::usage(
@@ -125,7 +129,7 @@ fn places(files: &[PathBuf], documents: &mut Vec<Document>, environment: &Enviro
             Document::Connector(_) => all,
         })
     };
-    let plain = Places::new(keys(documents), dot_env.clone(), environment);
+    let plain = ConfigSources::new(keys(documents), dot_env.clone(), environment);
     for profile in plain.profiles() {
         for file in &named {
             let stem = file.file_stem().unwrap_or_default().to_string_lossy();
@@ -135,7 +139,7 @@ fn places(files: &[PathBuf], documents: &mut Vec<Document>, environment: &Enviro
             }
         }
     }
-    Ok(Places::new(keys(documents), dot_env, environment))
+    Ok(ConfigSources::new(keys(documents), dot_env, environment))
 }
 
 /// The `.env` of Debezium Server's working directory, which has the folder `config`. If there is none, that of

@@ -130,10 +130,10 @@ fn shown(setting: &Setting) -> &[String] {
 fn aligned(lines: &[(String, String)]) -> String {
     const WIDEST: usize = 60;
     let width = lines.iter().map(|(line, _)| line.chars().count()).filter(|width| *width <= WIDEST).max().unwrap_or(0);
-    lines.iter().fold(String::new(), |mut out, (line, place)| {
-        let _infallible = match place.as_str() {
+    lines.iter().fold(String::new(), |mut out, (line, origin)| {
+        let _infallible = match origin.as_str() {
             "" => writeln!(out, "  {line}"),
-            place => writeln!(out, "  {line:<width$}  # {place}"),
+            origin => writeln!(out, "  {line:<width$}  # {origin}"),
         };
         out
     })

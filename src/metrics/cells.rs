@@ -13,7 +13,7 @@ use std::time::Duration;
 /// the metrics grow without limit.
 pub(super) const MAX_TOPICS: usize = 100;
 
-/// The label of the topics beyond [`MAX_TOPICS`], and their place in the table.
+/// The label of the topics beyond [`MAX_TOPICS`], and their index in the table.
 pub(super) const OTHER: &str = "other";
 
 /// The most values of a label such as `reason`. The values come from closed sets, so this limit is only a safeguard.
@@ -61,41 +61,41 @@ impl Stamp {
 #[derive(Debug)]
 pub(super) struct TopicCounters {
     /// The index of each topic. There are at most [`MAX_TOPICS`].
-    places: Mutex<HashMap<String, u16>>,
+    indices: Mutex<HashMap<String, u16>>,
     /// The count of each index. The last one is that of the other topics.
     acknowledged: [AtomicU64; MAX_TOPICS + 1],
 }
 
 impl Default for TopicCounters {
     fn default() -> Self {
-        Self { places: Mutex::default(), acknowledged: [const { AtomicU64::new(0) }; MAX_TOPICS + 1] }
+        Self { indices: Mutex::default(), acknowledged: [const { AtomicU64::new(0) }; MAX_TOPICS + 1] }
     }
 }
 
 impl TopicCounters {
-    #[allow(clippy::cast_possible_truncation, reason = "the table has 101 places")]
-    const OTHER_PLACE: u16 = MAX_TOPICS as u16;
+    #[allow(clippy::cast_possible_truncation, reason = "the table has 101 entries")]
+    const OTHER_INDEX: u16 = MAX_TOPICS as u16;
 
     pub(super) fn intern(&self, name: &str) -> u16 {
         // A topic with this name counts as one of the others, since two series must not have the same labels.
         if name == OTHER {
-            return Self::OTHER_PLACE;
+            return Self::OTHER_INDEX;
         }
-        let mut places = lock(&self.places);
-        if let Some(&place) = places.get(name) {
-            return place;
+        let mut indices = lock(&self.indices);
+        if let Some(&index) = indices.get(name) {
+            return index;
         }
-        match u16::try_from(places.len()) {
-            Ok(place) if place < Self::OTHER_PLACE => {
-                places.insert(name.to_owned(), place);
-                place
+        match u16::try_from(indices.len()) {
+            Ok(index) if index < Self::OTHER_INDEX => {
+                indices.insert(name.to_owned(), index);
+                index
             }
-            _ => Self::OTHER_PLACE,
+            _ => Self::OTHER_INDEX,
         }
     }
 
-    pub(super) fn add(&self, place: u16, records: u64) {
-        let counter = self.acknowledged.get(usize::from(place)).or_else(|| self.acknowledged.last());
+    pub(super) fn add(&self, index: u16, records: u64) {
+        let counter = self.acknowledged.get(usize::from(index)).or_else(|| self.acknowledged.last());
         if let Some(counter) = counter {
             counter.fetch_add(records, Relaxed);
         }
@@ -107,15 +107,15 @@ impl TopicCounters {
 
     /// The count of each topic, by name. The other topics are there only if they have a count.
     pub(super) fn counts(&self) -> BTreeMap<String, u64> {
-        let mut places = lock(&self.places).clone();
-        if self.count(Self::OTHER_PLACE) > 0 {
-            places.insert(OTHER.to_owned(), Self::OTHER_PLACE);
+        let mut indices = lock(&self.indices).clone();
+        if self.count(Self::OTHER_INDEX) > 0 {
+            indices.insert(OTHER.to_owned(), Self::OTHER_INDEX);
         }
-        places.into_iter().map(|(name, place)| (name, self.count(place))).collect()
+        indices.into_iter().map(|(name, index)| (name, self.count(index))).collect()
     }
 
-    pub(super) fn count(&self, place: u16) -> u64 {
-        self.acknowledged.get(usize::from(place)).map_or(0, |counter| counter.load(Relaxed))
+    pub(super) fn count(&self, index: u16) -> u64 {
+        self.acknowledged.get(usize::from(index)).map_or(0, |counter| counter.load(Relaxed))
     }
 }
 
@@ -165,8 +165,8 @@ impl Default for Latency {
 
 impl Latency {
     pub(super) fn observe(&self, latency: Duration) {
-        let place = LATENCY_BOUNDS_MILLIS.partition_point(|&bound| Duration::from_millis(bound) < latency);
-        if let Some(bucket) = self.buckets.get(place) {
+        let index = LATENCY_BOUNDS_MILLIS.partition_point(|&bound| Duration::from_millis(bound) < latency);
+        if let Some(bucket) = self.buckets.get(index) {
             bucket.fetch_add(1, Relaxed);
         }
         self.histogram.observe(latency.as_secs_f64());

@@ -249,8 +249,8 @@ impl Metrics {
 
     /// The relay's state.
     pub fn state(&self) -> State {
-        let place = usize::from(self.state.load(Relaxed));
-        State::ALL.get(place).copied().unwrap_or(State::Connecting)
+        let index = usize::from(self.state.load(Relaxed));
+        State::ALL.get(index).copied().unwrap_or(State::Connecting)
     }
 
     /// The loop has turned. It calls this in any state.
@@ -523,9 +523,9 @@ mod tests {
     #[test]
     fn topics_beyond_the_hundredth_share_one_place() {
         let (metrics, now) = metrics();
-        let places: Vec<u16> = (0..103).map(|n| metrics.topic(&format!("t{n}"))).collect();
-        for &place in &places {
-            metrics.acknowledged(place, 2, 10, now);
+        let indices: Vec<u16> = (0..103).map(|n| metrics.topic(&format!("t{n}"))).collect();
+        for &index in &indices {
+            metrics.acknowledged(index, 2, 10, now);
         }
         let counts = metrics.topics.counts();
         assert_eq!(counts.len(), 101);

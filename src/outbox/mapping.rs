@@ -27,7 +27,7 @@ pub struct Mapping {
     pub addresses: &'static AddressRule,
     /// Headers from columns, in order: name and column. Names may repeat.
     pub headers: Vec<(String, String)>,
-    /// Headers with the same value in each record. Each has its place among `headers`.
+    /// Headers with the same value in each record. Each has its index among `headers`.
     pub constants: Vec<Constant>,
     /// Where the schema's number at the beginning of each value comes from, in the form of Confluent's registry. If set, there is no
     /// envelope, no CloudEvents and no `connect`.
@@ -117,7 +117,7 @@ pub struct CloudEvents {
     pub(super) source: String,
 }
 
-/// The place of the attributes.
+/// Where the attributes go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EventMode {
     Binary {

@@ -471,7 +471,7 @@ impl Outbox {
         self.plan(relation).map_or("?", TablePlan::table)
     }
 
-    /// The topic of a table's rows, with `<column>` in the place of values.
+    /// The topic of a table's rows, with `<column>` instead of values.
     pub fn topic_example(&self, plan: &TablePlan) -> String {
         let names: Vec<String> = plan.topic_columns().map(|name| format!("<{name}>")).collect();
         let mut topic = String::new();
@@ -556,13 +556,13 @@ impl Outbox {
     /// The index of a prefix in `--message-prefix`, from 0. For another prefix, the number of prefixes.
     pub fn message_prefix_index(&self, prefix: &str) -> u32 {
         let wanted = &self.mapping.message_prefixes;
-        let place = wanted.iter().position(|wanted| wanted == prefix).unwrap_or(wanted.len());
-        u32::try_from(place).unwrap_or(u32::MAX)
+        let index = wanted.iter().position(|wanted| wanted == prefix).unwrap_or(wanted.len());
+        u32::try_from(index).unwrap_or(u32::MAX)
     }
 
     /// The prefix with this index.
-    pub fn message_prefix(&self, place: u32) -> Option<&str> {
-        self.mapping.message_prefixes.get(place as usize).map(String::as_str)
+    pub fn message_prefix(&self, index: u32) -> Option<&str> {
+        self.mapping.message_prefixes.get(index as usize).map(String::as_str)
     }
 
     /// A row's id for a log line or an error, shortened. `None` if it is null, or if the table is not published.

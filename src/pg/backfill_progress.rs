@@ -177,9 +177,9 @@ mod tests {
         for golden in golden("backfill.txt") {
             let text = golden.text.trim_end().strip_prefix(&prefix("shop")).unwrap();
             assert_eq!(parse(text), Some(progress()), "{}", golden.version);
-            for (place, more) in [("{", r#""form":2,"#), (r#""public.outbox":{"#, r#""parts":[],"#)] {
-                assert!(text.contains(place), "{place}");
-                assert_eq!(parse(&text.replacen(place, &format!("{place}{more}"), 1)), None, "{more}");
+            for (part, more) in [("{", r#""form":2,"#), (r#""public.outbox":{"#, r#""parts":[],"#)] {
+                assert!(text.contains(part), "{part}");
+                assert_eq!(parse(&text.replacen(part, &format!("{part}{more}"), 1)), None, "{more}");
             }
         }
     }

@@ -53,7 +53,7 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Reads the records. `comment`: that of the publication. `None`: its marker has no token, or is that of another place, or has a line in a
+    /// Reads the records. `comment`: that of the publication. `None`: its marker has no token, or is that of another database, or has a line in a
     /// form that is not known ([`marker::unknown_line`]).
     ///
     /// # Errors

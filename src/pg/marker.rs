@@ -15,7 +15,7 @@
 //! | `MOVE` | the shard's progress while rows move between sets of shards ([`MoveState`]) |
 //!
 //! The token is a random number, the cluster's system identifier and the database's oid. A marker that was copied into another cluster or
-//! database has another identifier or oid than that place, and says nothing there. Notes of the slot (`pg::large_object_state`) repeat
+//! database has another identifier or oid than that one, and says nothing there. Notes of the slot (`pg::large_object_state`) repeat
 //! the token, so they end with their marker.
 //!
 //! A line that has the slot's name, and a kind or a form that is not known, is a newer version's ([`unknown_line`]). It stays, and nothing is known
@@ -120,7 +120,7 @@ pub fn moving(comment: Option<&str>) -> Option<MoveState> {
     Some(MoveState::WRITTEN.into_iter().find(|moving| moving.word() == word).unwrap_or(MoveState::Unknown))
 }
 
-/// The comment with this progress in the place of the old one. `None`: the comment is empty then.
+/// The comment with this progress instead of the old one. `None`: the comment is empty then.
 pub fn moving_to(comment: Option<&str>, moving: Option<MoveState>) -> Option<String> {
     let kept = without(comment, |line| line.starts_with(MOVE));
     let line = moving.map(|moving| format!("{MOVE}{}", moving.word()));

@@ -76,8 +76,8 @@ pub fn push_xlog_data(out: &mut Vec<u8>, at: Lsn, sent_at: PgTime, write: impl F
     out.extend(sent_at.0.to_be_bytes());
     write(out);
     let length = u32::try_from(out.len() - start - 1).unwrap_or(u32::MAX);
-    if let Some(place) = out.get_mut(start + 1..start + 5) {
-        place.copy_from_slice(&length.to_be_bytes());
+    if let Some(field) = out.get_mut(start + 1..start + 5) {
+        field.copy_from_slice(&length.to_be_bytes());
     }
 }
 
@@ -113,8 +113,8 @@ impl StandbyStatusUpdate {
         let mut frame = [0; STATUS_UPDATE_BYTES];
         let mut room = frame.iter_mut();
         for byte in fields.into_iter().flatten() {
-            if let Some(place) = room.next() {
-                *place = *byte;
+            if let Some(next) = room.next() {
+                *next = *byte;
             }
         }
         frame

@@ -176,7 +176,7 @@ pub(super) fn refusal(error: &io::Error) -> Option<String> {
     is_of_certificates.then(|| error.to_string())
 }
 
-/// The hash of the certificate by RFC 5929: the hash function of its signature, with SHA-256 in the place of MD5 and SHA-1. `None`:
+/// The hash of the certificate by RFC 5929: the hash function of its signature, with SHA-256 instead of MD5 and SHA-1. `None`:
 /// there is no rule for the signature.
 fn end_point_hash(signature_oid: &str, der: &[u8]) -> Option<Vec<u8>> {
     Some(match signature_oid {

@@ -4,7 +4,7 @@
 //!  no record can be made of the row ─────────────┐
 //!  the sink will never take its record ──────────┼──► stop         the stream ends once everything before is delivered
 //!  its topic is given up ────────────────────────┤    skip         the row is counted, and noted for `prune`
-//!  exactly once: its record was refused before ──┘    dead letter  the sink takes a dead-letter record in the row's place
+//!  exactly once: its record was refused before ──┘    dead letter  the sink takes a dead-letter record for the row     
 //! ```
 //!
 //! `verdict` decides. In: a bad row, its change, the settings' action. Out: a [`FrameStep`]; the row is done, waits, or ends the stream.
@@ -169,13 +169,13 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         context: &RowContext,
     ) -> Result<RowOutcome<Enqueue>, RowError> {
         let Self { outbox, sink, ledger, metrics, topics, bad_rows, dead_letter_source, .. } = self;
-        let (error, place) = (row.reason.to_string(), context.position.to_string());
-        let id = format!("{dead_letter_source}/{place}");
+        let (error, position) = (row.reason.to_string(), context.position.to_string());
+        let id = format!("{dead_letter_source}/{position}");
         let token = ledger.token(topics.number(&bad_rows.dead_letter_topic, metrics));
         let tag = Tag { token, origin: change.origin(outbox, context) };
         let time = (context.sent_at, outbox.records_have_rows_times());
         change.partial_record(outbox, context, |record| {
-            let dead_letter = bad_rows.dead_letter(row, (&error, &place, &id), record.topic, without_payload, time);
+            let dead_letter = bad_rows.dead_letter(row, (&error, &position, &id), record.topic, without_payload, time);
             dead_letter.with_record(record, |record| sink.try_enqueue(record, tag))
         })
     }

@@ -1,4 +1,4 @@
-//! The loop: the only place that knows all parts.
+//! The loop: the only code that knows all parts.
 //!
 //! ```text
 //!  turn:  take frames ──► take reports ──► commit ──► send a status update ──► show ──► end? ──► wait for bytes

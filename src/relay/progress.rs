@@ -13,7 +13,7 @@
 //!
 //! In: who the server is, what is kept under the slot's name. Out: the position before which everything is published, or why
 //! that cannot be said. Slot names are not unique across clusters, so the key has the system identifier as well; the source tells a
-//! cluster that has taken another's place from one that only has a slot of the same name. A value with a member that is not in this picture
+//! cluster that has replaced another from one that only has a slot of the same name. A value with a member that is not in this picture
 //! is a newer version's: it is refused, since what it says may differ from what is read of it. Pure.
 
 use crate::lsn::Lsn;
@@ -286,7 +286,7 @@ mod tests {
     fn progress_in_a_form_that_is_not_known_is_refused() {
         let identity = identity();
         let written = identity.value(Lsn::new(500), Some(LAST));
-        let more = |place: &str, more: &str| written.replacen(place, &format!("{place}{more}"), 1);
+        let more = |part: &str, more: &str| written.replacen(part, &format!("{part}{more}"), 1);
         for value in [more("{", r#""form":2,"#), more(r#""last":{"#, r#""subxid":9,"#), "[]".to_owned()] {
             let refused = ProgressMismatch::Unreadable { key: identity.key(), value: value.clone() };
             assert_eq!(identity.start(&[(identity.key(), value)]), Err(refused));

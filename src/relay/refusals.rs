@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  Refused ──► verdict ──► skip: its sequence continues
-//!                    ├──► dead-letter record in its place: its sequence continues once that is delivered
+//!                    ├──► dead-letter record instead: its sequence continues once that is delivered
 //!                    │                └── refused as well: sent without payload, then stop
 //!                    ├──► stop: no further row is taken; everything that can be delivered is
 //!                    └──► wait: the sink tries it again
@@ -120,7 +120,7 @@ impl Refusals {
     pub(super) fn source(&self, outbox: &Outbox, source: Source) -> String {
         let name = match source {
             Source::Table(id) => self.table(id).map(str::to_owned),
-            Source::Message(place) => outbox.message_prefix(place).map(|prefix| format!("message {prefix:?}")),
+            Source::Message(index) => outbox.message_prefix(index).map(|prefix| format!("message {prefix:?}")),
         };
         name.unwrap_or_else(|| "?".to_owned())
     }
@@ -232,18 +232,18 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         }
     }
 
-    /// Offers the sink the dead-letter record that takes the place of the refused one.
+    /// Offers the sink the dead-letter record that replaces the refused one.
     fn offer_again(&mut self, position: Position, without_payload: bool, now: Instant) {
         let Self { refusals, sink, topics, metrics, bad_rows, dead_letter_source, outbox, clock, .. } = self;
         let Refusals { rows, room, .. } = refusals;
         let time = (clock.wall(), outbox.records_have_rows_times());
         let Some((refused, _)) = rows.get(&position) else { return };
         let token = Token { topic: topics.number(&bad_rows.dead_letter_topic, metrics), ..refused.token };
-        let (error, place) = (refused.row.reason.to_string(), position.to_string());
-        let id = format!("{dead_letter_source}/{place}");
+        let (error, at) = (refused.row.reason.to_string(), position.to_string());
+        let id = format!("{dead_letter_source}/{at}");
         let mut offer = |record: &Record<'_>| {
             let dead_letter =
-                bad_rows.dead_letter(&refused.row, (&error, &place, &id), record.topic, without_payload, time);
+                bad_rows.dead_letter(&refused.row, (&error, &at, &id), record.topic, without_payload, time);
             dead_letter.with_record(record, |record| sink.resolve(refused.id, Resolution::ReplaceWith(record, token)))
         };
         let outcome = refused.record.with_record(room, |record| match dead_letter::said(record) {

@@ -1,10 +1,10 @@
 //! Exactly once, keeps what is known of rows whose records or dead letters were refused, until the rows come again.
 //!
 //! A refusal aborts the destination's transaction, and the stream begins again at the confirmed position. When the row comes again, its action
-//! is taken in its place: nothing has to wait, since a transaction arrives whole or not at all.
+//! is taken instead: nothing has to wait, since a transaction arrives whole or not at all.
 //!
 //! ```text
-//!  refused ──► the transaction is aborted ──► its row comes again ──► skipped │ stops the relay │ dead letter in its place
+//!  refused ──► the transaction is aborted ──► its row comes again ──► skipped │ stops the relay │ dead letter instead
 //!                                                                       refused as well ──► … without payload ──► stop
 //! ```
 //!

@@ -194,14 +194,14 @@ impl Session {
                 Ok((context.position.ordinal >= skip).then_some(RowContext { sent_at: self.sent_at, ..context }))
             }
             Some(Open::AlreadyReceived) => Ok(None),
-            None => Err(self.out_of_place(message, "outside any transaction")),
+            None => Err(self.out_of_order(message, "outside any transaction")),
         }
     }
 
     /// The end of the stream by a message that must not come there.
     #[allow(clippy::unnecessary_box_returns, reason = "an outcome is always passed on boxed: it is large, and rare")]
-    pub(super) fn out_of_place(&self, message: &'static str, place: &'static str) -> Box<StreamEnd> {
-        Box::new(StreamEnd::Protocol(ProtocolError::OutOfPlace { message, place, at: self.received }))
+    pub(super) fn out_of_order(&self, message: &'static str, when: &'static str) -> Box<StreamEnd> {
+        Box::new(StreamEnd::Protocol(ProtocolError::OutOfOrder { message, when, at: self.received }))
     }
 
     /// The stream ends here, once everything before is delivered.

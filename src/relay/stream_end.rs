@@ -77,13 +77,13 @@ pub enum ProtocolError {
     /// A transaction that must come did not.
     #[error(transparent)]
     Missing(#[from] crate::positions::Missing),
-    /// A message out of place.
-    #[error("{message} {place}, at {at}")]
-    OutOfPlace {
+    /// A message out of order.
+    #[error("{message} {when}, at {at}")]
+    OutOfOrder {
         /// Its name.
         message: &'static str,
-        /// The place where it must not come.
-        place: &'static str,
+        /// When it must not come.
+        when: &'static str,
         /// The last position known.
         at: Lsn,
     },

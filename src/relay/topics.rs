@@ -1,4 +1,4 @@
-//! The relay's knowledge of topics: their places in the metrics, and which of them were given up for a while.
+//! The relay's knowledge of topics: their indices in the metrics, and which of them were given up for a while.
 //!
 //! A missing or forbidden topic is waited for. Where its rows may become dead letters, it is waited for so long and no longer: from then
 //! on its rows are bad rows, and only now and then one is tried. In: names, failures, the time. Out: verdicts. Reads no clock.

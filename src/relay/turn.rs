@@ -225,7 +225,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     fn take_begin(&mut self, begin: &Begin, session: &mut Session) -> Turn<()> {
         if session.open.is_some() {
-            return Err(session.out_of_place("Begin", "inside a transaction"));
+            return Err(session.out_of_order("Begin", "inside a transaction"));
         }
         if self.was_published(begin)? {
             session.open = Some(Open::AlreadyReceived);
@@ -235,7 +235,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             Ok(verdict) => verdict,
             Err(OutOfOrder::Missing(missing)) => return Err(Box::new(StreamEnd::Protocol(missing.into()))),
             Err(OutOfOrder::Confirmed) => {
-                return Err(session.out_of_place("Begin", "in front of what has been confirmed"));
+                return Err(session.out_of_order("Begin", "in front of what has been confirmed"));
             }
         };
         session.flush_timing.began(begin.commit_time);
@@ -253,14 +253,14 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     fn take_commit(&mut self, commit: &Commit, session: &mut Session) -> Turn<()> {
         match session.open.take() {
             Some(Open::Taken { context, .. }) if commit.end_lsn < context.position.final_lsn => {
-                return Err(session.out_of_place("Commit", "in front of its own transaction"));
+                return Err(session.out_of_order("Commit", "in front of its own transaction"));
             }
             Some(Open::Taken { .. }) => {
                 self.transaction.ended();
                 self.ledger.commit(commit.end_lsn);
             }
             Some(Open::AlreadyReceived) => {}
-            None => return Err(session.out_of_place("Commit", "outside any transaction")),
+            None => return Err(session.out_of_order("Commit", "outside any transaction")),
         }
         for table in self.outbox.take_new_tables() {
             tracing::info!(table, "reading a table for the first time");
@@ -419,7 +419,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 }
 
 /// NoticeResponse. A walsender has few. One says that it waits for a standby. One says that it skips rows for want of the publication at
-/// that place in the log, which servers before version 18 refuse to do: so do we.
+/// that position in the log, which servers before version 18 refuse to do: so do we.
 fn take_notice(body: &[u8], session: &mut Session) -> Turn<FrameStep> {
     let notice = pg::connection::server_error(body).map_err(|error| disconnected(error.into()))?;
     if notice.is_of_standby_slots() {

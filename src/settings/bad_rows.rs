@@ -1,6 +1,6 @@
 //! The actions for rows that cannot be published.
 //!
-//! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`BadRowAction`] of a row by its place. Which rows are bad, and that
+//! In: `--on-bad-row`, `--bad-row-at`, `--dead-letter-topic`. Out: the [`BadRowAction`] of a row by its position. Which rows are bad, and that
 //! an action is decided before anything passes it, is the [`relay`](crate::relay)'s.
 
 use super::read::SettingsReader;

@@ -1,7 +1,7 @@
 //! The settings' file.
 //!
 //! In: TOML. Out: settings by the names of their flags (`_` counts as `-`), and the properties of destinations from
-//! their tables, such as `[kafka]`, each with its place. Values are texts here whatever TOML makes of them: `max-row = 1000` is "1000".
+//! their tables, such as `[kafka]`, each with its origin. Values are texts here whatever TOML makes of them: `max-row = 1000` is "1000".
 //! Invariant: no message shows a line of the file, which may hold a password.
 
 use std::collections::BTreeMap;
@@ -39,9 +39,9 @@ impl File {
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, SettingError> {
-        let place = Places { path, text };
+        let toml = TomlText { path, text };
         let table = DeTable::parse(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| place.line(&span));
+            let line = error.span().map_or(1, |span| toml.line(&span));
             // TOML's words, without the line that its own display shows.
             SettingError::syntax(path, line, &error.message().replace('\n', ", "))
         })?;
@@ -49,9 +49,9 @@ impl File {
         for (key, value) in table.get_ref() {
             let kind = KINDS.iter().map(|kind| kind.name).find(|kind| kind == key.get_ref());
             if let (Some(kind), DeValue::Table(properties)) = (kind, value.get_ref()) {
-                add_properties(file.properties.entry(kind).or_default(), kind, "", properties, &place)?;
+                add_properties(file.properties.entry(kind).or_default(), kind, "", properties, &toml)?;
             } else {
-                file.add_setting(key, value, &place)?;
+                file.add_setting(key, value, &toml)?;
             }
         }
         Ok(file)
@@ -61,13 +61,13 @@ impl File {
         &mut self,
         key: &TomlName<'_>,
         value: &TomlValue<'_>,
-        place: &Places<'_>,
+        toml: &TomlText<'_>,
     ) -> Result<(), SettingError> {
         let name = key.get_ref().replace('_', "-");
         if !cli::settings().contains(&name.as_str()) {
-            return Err(unknown_key(key, place));
+            return Err(unknown_key(key, toml));
         }
-        let entry = entry(key.get_ref(), &key.span(), value, place)?;
+        let entry = entry(key.get_ref(), &key.span(), value, toml)?;
         let origin = entry.origin.clone();
         match self.settings.insert(name, entry) {
             Some(first) => Err(SettingError::exclusive(&first.origin, &origin)),
@@ -82,14 +82,14 @@ fn add_properties(
     kind: &str,
     prefix: &str,
     table: &DeTable<'_>,
-    place: &Places<'_>,
+    toml: &TomlText<'_>,
 ) -> Result<(), SettingError> {
     for (key, value) in table {
         let name = format!("{prefix}{}", key.get_ref());
         if let DeValue::Table(table) = value.get_ref() {
-            add_properties(found, kind, &format!("{name}."), table, place)?;
+            add_properties(found, kind, &format!("{name}."), table, toml)?;
         } else {
-            let entry = entry(&format!("{kind}.{name}"), &key.span(), value, place)?;
+            let entry = entry(&format!("{kind}.{name}"), &key.span(), value, toml)?;
             found.insert(name, entry);
         }
     }
@@ -100,12 +100,12 @@ type TomlName<'a> = Spanned<DeString<'a>>;
 type TomlValue<'a> = Spanned<DeValue<'a>>;
 
 /// Finds lines.
-struct Places<'a> {
+struct TomlText<'a> {
     path: &'a Path,
     text: &'a str,
 }
 
-impl Places<'_> {
+impl TomlText<'_> {
     fn line(&self, span: &Range<usize>) -> usize {
         self.text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1
     }
@@ -115,12 +115,12 @@ impl Places<'_> {
     }
 }
 
-fn entry(key: &str, span: &Range<usize>, value: &TomlValue<'_>, place: &Places<'_>) -> Result<Entry, SettingError> {
+fn entry(key: &str, span: &Range<usize>, value: &TomlValue<'_>, toml: &TomlText<'_>) -> Result<Entry, SettingError> {
     let wrong = || {
         let message = format!("{key} must be a text, a whole number, true, false, or a list of these");
-        SettingError::syntax(place.path, place.line(span), &message)
+        SettingError::syntax(toml.path, toml.line(span), &message)
     };
-    let origin = place.origin(key, span);
+    let origin = toml.origin(key, span);
     let is_list = value.get_ref().is_array();
     let items = value.get_ref().as_array().map_or_else(|| vec![value], |items| items.iter().collect());
     let values = items.into_iter().map(|item| text_of(item.get_ref())).collect::<Option<_>>().ok_or_else(wrong)?;
@@ -155,15 +155,15 @@ pub(super) fn unknown(text: String, kind: &str, nearest: Option<String>) -> Sett
     )
 }
 
-fn unknown_key(key: &TomlName<'_>, place: &Places<'_>) -> SettingError {
+fn unknown_key(key: &TomlName<'_>, toml: &TomlText<'_>) -> SettingError {
     let name = key.get_ref().replace('_', "-");
     let settings = cli::settings();
     if cli::actions().contains(&name.as_str()) {
-        return command_line_only(&place.origin(key.get_ref(), &key.span()), &name);
+        return command_line_only(&toml.origin(key.get_ref(), &key.span()), &name);
     }
     let candidates = settings.into_iter().chain(KINDS.iter().map(|kind| kind.name));
     let nearest = cli::setting_of_alias(&name).or_else(|| nearest(&name, candidates)).map(str::to_owned);
-    let text = format!("{}, line {}: unknown key \"{}\"", place.path.display(), place.line(&key.span()), key.get_ref());
+    let text = format!("{}, line {}: unknown key \"{}\"", toml.path.display(), toml.line(&key.span()), key.get_ref());
     unknown(text, "key", nearest)
 }
 

@@ -223,8 +223,8 @@ mod tests {
             |setting: &Definition| layers.one(setting).unwrap().map(|given| (given.text, given.origin.to_string()));
         assert_eq!(one(&SLOT), Some(("flag".into(), "--slot".into())));
         assert_eq!(one(&PUBLICATION), Some(("variable".into(), "WALRELAY_PUBLICATION".into())));
-        let place = format!("brokers ({}, line 3)", file.display());
-        assert_eq!(one(&BROKERS), Some(("file".into(), place)));
+        let origin = format!("brokers ({}, line 3)", file.display());
+        assert_eq!(one(&BROKERS), Some(("file".into(), origin)));
         assert_eq!(one(&SOURCE), None);
     }
 

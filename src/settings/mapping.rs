@@ -18,7 +18,7 @@ use crate::sink::destination::Destination;
 type Pair = (String, String);
 
 impl SettingsReader<'_> {
-    /// Reads them; the destination has a rule for addresses, and may have no place for what is asked.
+    /// Reads them; the destination has a rule for addresses, and may have no room for what is asked.
     pub(super) fn mapping(&self, destination: &dyn Destination) -> Result<Mapping, SettingError> {
         let (mut headers, constants) = self.headers()?;
         let own = destination.header_column();

@@ -1,4 +1,4 @@
-//! Its settings from all their places, validated once.
+//! Its settings from all their sources, validated once.
 //!
 //! ```text
 //!  arguments ─► cli ────────┐

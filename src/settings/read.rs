@@ -14,7 +14,7 @@ use super::table::others as flags;
 use super::table::run as of_run;
 use super::{LogConfig, Task};
 use crate::commands::run::Limits;
-use crate::commands::{OutboxPlace, backfill, check, prune, run, setup, status, teardown};
+use crate::commands::{Carrier, backfill, check, prune, run, setup, status, teardown};
 use crate::http::HttpAddress;
 use crate::outbox::{TableName, TablePatterns};
 use crate::pg::source::{PasswordSetting, Source, SourceError, SourcePart};
@@ -42,7 +42,7 @@ pub(super) struct SlotSettings {
 fn wrong_source(error: SourceError, text: Option<&Origin>) -> SettingError {
     let origin = match (&error.part, text) {
         (SourcePart::Text, Some(origin)) => origin.to_string(),
-        (place, _) => place.to_string(),
+        (part, _) => part.to_string(),
     };
     SettingError::new(origin).with_hint(error.problem.hint.clone()).caused_by(error)
 }
@@ -69,9 +69,9 @@ impl SettingsReader<'_> {
 
     pub(super) fn run(&mut self) -> Result<run::RunRequest, SettingError> {
         self.debezium_configuration()?;
-        let place = self.place()?;
-        let shard = self.shard(&place)?;
-        let SlotSettings { source, publication, slot } = place;
+        let settings = self.slot_settings()?;
+        let shard = self.shard(&settings)?;
+        let SlotSettings { source, publication, slot } = settings;
         let limits = self.limits()?;
         let NamedTables { tables, without_children } = self.tables()?;
         let destination = self.destination(limits.max_in_flight)?;
@@ -143,9 +143,9 @@ impl SettingsReader<'_> {
     }
 
     pub(super) fn setup(&mut self) -> Result<Task, SettingError> {
-        let place = self.place()?;
-        let shards = self.shards(&place)?;
-        let SlotSettings { source, publication, slot } = place;
+        let settings = self.slot_settings()?;
+        let shards = self.shards(&settings)?;
+        let SlotSettings { source, publication, slot } = settings;
         let backfill = self.get(&flags::setup::BACKFILL)?.then(|| self.backfill_after_setup()).transpose()?;
         let NamedTables { tables, without_children } = self.tables()?;
         let request = setup::SetupRequest {
@@ -198,7 +198,7 @@ impl SettingsReader<'_> {
         if self.get(&flags::status::READY)? {
             return self.ready().map(Task::Ready);
         }
-        let SlotSettings { source, publication, slot } = self.place()?;
+        let SlotSettings { source, publication, slot } = self.slot_settings()?;
         let http = self.get(&of_run::HTTP)?.as_ref().map(HttpAddress::of_this_machine);
         let request = status::StatusRequest {
             source,
@@ -221,7 +221,7 @@ impl SettingsReader<'_> {
     }
 
     pub(super) fn teardown(&mut self) -> Result<teardown::TeardownRequest, SettingError> {
-        let SlotSettings { source, publication, slot } = self.place()?;
+        let SlotSettings { source, publication, slot } = self.slot_settings()?;
         Ok(teardown::TeardownRequest {
             source,
             publication,
@@ -236,8 +236,8 @@ impl SettingsReader<'_> {
     }
 
     pub(super) fn prune(&mut self) -> Result<prune::PruneRequest, SettingError> {
-        let SlotSettings { source, publication, slot } = self.place()?;
-        let place = OutboxPlace { source, publication, slot, shard: None };
+        let SlotSettings { source, publication, slot } = self.slot_settings()?;
+        let carrier = Carrier { source, publication, slot, shard: None };
         let Some(older_than) = self.given(&flags::prune::OLDER_THAN)? else {
             return Err(SettingError::usage("prune needs --older-than", "walrelay prune --older-than 7d"));
         };
@@ -248,7 +248,7 @@ impl SettingsReader<'_> {
             ));
         }
         Ok(prune::PruneRequest {
-            place,
+            carrier,
             tables: self.tables()?.tables,
             older_than,
             age_column: self.given(&flags::prune::AGE_COLUMN)?,
@@ -262,7 +262,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    fn place(&mut self) -> Result<SlotSettings, SettingError> {
+    fn slot_settings(&mut self) -> Result<SlotSettings, SettingError> {
         Ok(SlotSettings {
             publication: self.get(&of_run::PUBLICATION)?,
             slot: self.get(&of_run::SLOT)?,

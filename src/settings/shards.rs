@@ -13,11 +13,11 @@ use crate::setting_text::{Given, SettingError};
 
 impl SettingsReader<'_> {
     /// The shard that `run` is. Settings that a relay alongside others cannot have are refused.
-    pub(super) fn shard(&self, place: &SlotSettings) -> Result<Option<Shard>, SettingError> {
+    pub(super) fn shard(&self, settings: &SlotSettings) -> Result<Option<Shard>, SettingError> {
         let Some(given) = self.layers.one(&SHARD)? else { return Ok(None) };
         let expected = || format!("I/N with N from 1 to {MOST} and I from 0 to N - 1: 0/3");
         let shard = Shard::parse(&given.text).ok_or_else(|| given.invalid(expected(), None))?;
-        check_names(place, &given)?;
+        check_names(settings, &given)?;
         if self.get(&SETUP)? {
             return Err(SettingError::usage(
                 format!("{}: one shard does not set up the others", given.origin),
@@ -43,20 +43,20 @@ impl SettingsReader<'_> {
     }
 
     /// The shards that `setup` makes.
-    pub(super) fn shards(&self, place: &SlotSettings) -> Result<Option<Shards>, SettingError> {
+    pub(super) fn shards(&self, settings: &SlotSettings) -> Result<Option<Shards>, SettingError> {
         let (shards, reshard) = (self.layers.one(&SHARDS)?, self.layers.one(&RESHARD)?);
         let moves = shards.is_none();
         let Some(given) = shards.or(reshard) else { return Ok(None) };
-        check_names(place, &given)?;
+        check_names(settings, &given)?;
         let (key_column, id_column) = (self.given(&KEY_COLUMN)?, self.given(&ID_COLUMN)?);
         Ok(Some(Shards { count: SHARDS.parse(&given)?, moves, key_column, id_column }))
     }
 }
 
 /// Checks that Postgres takes the names of the shards' publications and slots, which are longer than the common names.
-fn check_names(place: &SlotSettings, given: &Given) -> Result<(), SettingError> {
+fn check_names(settings: &SlotSettings, given: &Given) -> Result<(), SettingError> {
     let most = MAX_NAME_BYTES - SUFFIX_BYTES;
-    match [&place.publication, &place.slot].into_iter().find(|name| name.len() > most) {
+    match [&settings.publication, &settings.slot].into_iter().find(|name| name.len() > most) {
         None => Ok(()),
         Some(name) => Err(SettingError::usage(
             format!("{}: \"{name}\" is too long for names such as \"…_0_of_3\"", given.origin),

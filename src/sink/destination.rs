@@ -242,7 +242,7 @@ pub trait DeadLetters {
     ///
     /// # Errors
     /// The destination does not answer, or refuses.
-    fn settle(&mut self, places: &[DeadLetterPlace]) -> Result<Vec<OwnedRecord>, Failure>;
+    fn settle(&mut self, ids: &[DeadLetterId]) -> Result<Vec<OwnedRecord>, Failure>;
 }
 
 /// The next item of a dead-letter address.
@@ -259,17 +259,17 @@ pub enum NextKept {
 /// A dead-letter record, as the destination keeps it.
 #[derive(Debug)]
 pub struct KeptRecord {
-    /// Its place, for [`DeadLetters::settle`].
-    pub place: DeadLetterPlace,
+    /// Its id, for [`DeadLetters::settle`].
+    pub id: DeadLetterId,
     /// Whether it was published again before.
     pub settled: bool,
     /// The record, with the dead-letter address as its topic.
     pub record: OwnedRecord,
 }
 
-/// The place of a record at a dead-letter address. Its text is the one that the destination's own tools use.
+/// The id of a record at a dead-letter address. Its text is the one that the destination's own tools use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeadLetterPlace {
+pub struct DeadLetterId {
     /// Kafka: the partition. Redis: the entry's milliseconds. NATS: 0.
     pub major: u64,
     /// The character between the two numbers. `None`: the text is the second number alone.
@@ -278,7 +278,7 @@ pub struct DeadLetterPlace {
     pub minor: u64,
 }
 
-impl fmt::Display for DeadLetterPlace {
+impl fmt::Display for DeadLetterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.between {
             Some(between) => write!(f, "{}{between}{}", self.major, self.minor),

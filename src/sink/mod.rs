@@ -233,7 +233,7 @@ pub struct Refused {
     pub id: RefusalId,
     /// The record's tag, as it was enqueued.
     pub tag: Tag,
-    /// The record, or the dead-letter record that took its place.
+    /// The record, or the dead-letter record that replaced it.
     pub record: OwnedRecord,
     /// The destination's reason.
     pub failure: Failure,
@@ -246,7 +246,7 @@ pub enum Resolution<'a> {
     Retry,
     /// The destination gives the record up, and will not report it. The records behind it go on.
     Skip,
-    /// This record takes the place of the refused one. It has a topic of its own. Once it is delivered, [`Delivered`] has this token, and
+    /// This record replaces the refused one. It has a topic of its own. Once it is delivered, [`Delivered`] has this token, and
     /// the records behind it go on. If it is refused as well, [`Refused`] has it and the origin of the first record.
     ReplaceWith(&'a Record<'a>, Token),
 }

@@ -358,7 +358,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
     }
 
     /// Exactly once, nobody has read the slot yet: makes the place for the progress before the server counts what is read. A relay that is
-    /// killed right after that has committed nothing, and its successor knows so by that place. An outage is not waited for here: the relay
+    /// killed right after that has committed nothing, and its successor knows so by it. An outage is not waited for here: the relay
     /// waits for it once it streams, and names it.
     fn prepare_destination(&mut self) -> Result<(), NotAcquired> {
         if !self.relay.is_exactly_once() {
@@ -425,7 +425,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
             history,
             flushed: system.flushed,
             is_standby,
-            source: self.target.source.place(),
+            source: self.target.source.without_user(),
             was_read,
             accepts_slot: self.target.accept_slot_at == Some(confirmed),
         });

@@ -202,7 +202,7 @@ impl Surroundings {
         )
     }
 
-    /// Returns `--table` flags to give in the place of a table that does not exist, and so cannot be added. They name each table of the publication
+    /// Returns `--table` flags to give instead of a table that does not exist, and so cannot be added. They name each table of the publication
     /// that looks like an outbox, since the slot passes the rows of one that is left out, and it may be the one that was meant.
     fn instead_of(&self, table: &TableName, published: &[String]) -> Option<Remedy> {
         if !self.absent.contains(table) {

@@ -58,9 +58,9 @@ fn renamed(table: &TableName, before: &[PublishedTable], now: &[PublishedTable])
     let wanted = (table.schema.clone(), table.name.clone());
     let known = before.iter().filter(|known| table.covers(known));
     let mut found = known.filter_map(|known| {
-        let place = names(known).iter().position(|name| *name == wanted)?;
+        let index = names(known).iter().position(|name| *name == wanted)?;
         let same = now.iter().find(|table| table.relation.id == known.relation.id)?;
-        let (schema, name) = names(same).get(place)?.clone();
+        let (schema, name) = names(same).get(index)?.clone();
         Some(TableName { schema, name }).filter(|name| name != table)
     });
     found.next()

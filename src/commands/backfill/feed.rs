@@ -7,7 +7,7 @@
 //! ```
 //!
 //! In: parts with their pages, and from where. Out: frames, one transaction for each row, and the progress to be written down. The number
-//! of a row, counted over all tables and runs, takes the place of a position in the WAL: it is below every position of the slot.
+//! of a row, counted over all tables and runs, stands for a position in the WAL: it is below every position of the slot.
 //! Knows no destination.
 //!
 //! Invariants: the key of each row is kept until the row is acknowledged, so that reading can be taken up again exactly behind what is;
@@ -15,7 +15,7 @@
 //! that was read, with another connection.
 
 use super::keeper::Keeper;
-use super::parts::{Key, PageSettings, Paging, Part, PartPosition, Start};
+use super::parts::{Key, PageSettings, Paging, Part, PartCursor, Start};
 use super::reader::RowReader;
 use crate::commands::error::CommandError;
 use crate::lsn::Lsn;
@@ -56,7 +56,7 @@ struct Sent {
 #[derive(Debug)]
 enum State {
     /// The next page is to be asked for.
-    Between(PartPosition),
+    Between(PartCursor),
     /// A page's rows are coming.
     Page {
         part: usize,
@@ -88,7 +88,7 @@ pub(super) struct Feed {
     next: u64,
     sent: VecDeque<Sent>,
     /// The position up to which everything is acknowledged.
-    confirmed: PartPosition,
+    confirmed: PartCursor,
     keeper: Keeper,
     pace: Option<Pace>,
     /// No connection is tried before.
@@ -131,7 +131,7 @@ impl Feed {
         rate: Option<NonZeroU32>,
     ) -> Self {
         let pace = rate.map(|rate| Pace { rate, since: Instant::now(), rows: 0 });
-        let first = PartPosition { part: 0, start: begin_of(&parts, 0) };
+        let first = PartCursor { part: 0, start: begin_of(&parts, 0) };
         Self {
             parts,
             asked,
@@ -184,7 +184,7 @@ impl Feed {
     pub(super) fn acknowledged(&mut self, flush_lsn: Lsn) {
         while let Some(front) = self.sent.pop_front_if(|front| front.number < flush_lsn.bytes()) {
             self.keeper.row(&self.parts, front.part);
-            self.confirmed = PartPosition { part: front.part, start: Start::After(front.key) };
+            self.confirmed = PartCursor { part: front.part, start: Start::After(front.key) };
         }
         self.end_if_all();
         self.keeper.reached(&self.parts, &self.confirmed);
@@ -193,7 +193,7 @@ impl Feed {
     /// Nothing is read any more, and nothing is on its way.
     fn end_if_all(&mut self) {
         if matches!(self.state, State::Ended) && self.sent.is_empty() {
-            self.confirmed = PartPosition { part: self.parts.len(), start: Start::First };
+            self.confirmed = PartCursor { part: self.parts.len(), start: Start::First };
         }
     }
 
@@ -203,8 +203,8 @@ impl Feed {
     }
 
     /// Asks for the next page, if there is one.
-    fn begin_page(&mut self, place: PartPosition) -> Result<(), CommandError> {
-        let PartPosition { mut part, mut start } = place;
+    fn begin_page(&mut self, cursor: PartCursor) -> Result<(), CommandError> {
+        let PartCursor { mut part, mut start } = cursor;
         loop {
             let Some(of) = self.parts.get(part) else {
                 self.state = State::Ended;
@@ -225,9 +225,9 @@ impl Feed {
     /// Takes the next row, or gets nearer to it; `false`: there is nothing now.
     fn pull(&mut self, patience: Duration) -> Result<bool, CommandError> {
         let State::Page { part, rows, last, .. } = &mut self.state else {
-            let State::Between(place) = &self.state else { return Ok(false) };
-            let place = place.clone();
-            self.begin_page(place)?;
+            let State::Between(cursor) = &self.state else { return Ok(false) };
+            let cursor = cursor.clone();
+            self.begin_page(cursor)?;
             return Ok(true);
         };
         let Some(of) = self.parts.get(*part) else { return Ok(false) };
@@ -250,15 +250,15 @@ impl Feed {
                 Ok(true)
             }
             NextRow::End => {
-                let place = self.behind_page()?;
-                self.state = State::Between(place);
+                let cursor = self.behind_page()?;
+                self.state = State::Between(cursor);
                 Ok(true)
             }
         }
     }
 
     /// Where the next page begins. Nothing is taken out of the state: the connection may break here, and reading resumes behind the last row.
-    fn behind_page(&mut self) -> Result<PartPosition, CommandError> {
+    fn behind_page(&mut self) -> Result<PartCursor, CommandError> {
         let State::Page { part, start, next, rows, last } = &self.state else {
             return Ok(self.confirmed.clone());
         };
@@ -268,12 +268,12 @@ impl Feed {
                 if let Some(of) = self.parts.get(part) {
                     self.reader.check_file(of)?;
                 }
-                PartPosition { part, start: start.clone() }
+                PartCursor { part, start: start.clone() }
             }
-            (None, Some(key)) if *rows >= self.asked.chunk => PartPosition { part, start: Start::After(key.clone()) },
+            (None, Some(key)) if *rows >= self.asked.chunk => PartCursor { part, start: Start::After(key.clone()) },
             (None, _) => match self.parts.get(part).and_then(|of| of.rest(start)) {
-                Some(start) => PartPosition { part, start },
-                None => PartPosition { part: part + 1, start: begin_of(&self.parts, part + 1) },
+                Some(start) => PartCursor { part, start },
+                None => PartCursor { part: part + 1, start: begin_of(&self.parts, part + 1) },
             },
         })
     }
@@ -291,7 +291,7 @@ impl Feed {
         self.reader.lost();
         if let State::Page { part, start, last, .. } = &mut self.state {
             let start = last.take().map_or_else(|| start.clone(), Start::After);
-            self.state = State::Between(PartPosition { part: *part, start });
+            self.state = State::Between(PartCursor { part: *part, start });
         }
     }
 

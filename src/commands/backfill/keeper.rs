@@ -3,7 +3,7 @@
 //! In: rows that are acknowledged. Out: the note that a restart resumes from, a bar on a terminal, lines in the log elsewhere. Invariant: one
 //! backfill of a slot at a time, by a lock that lasts as long as the connection that notes are written over.
 
-use super::parts::{Part, PartPosition, Start};
+use super::parts::{Part, PartCursor, Start};
 use crate::commands::error::CommandError;
 use crate::commands::output::duration;
 use crate::commands::progress_bar::ProgressBar;
@@ -80,17 +80,17 @@ impl Keeper {
         self.unwritten = true;
     }
 
-    /// Everything before `place` is acknowledged.
-    pub(super) fn reached(&mut self, parts: &[Part], place: &PartPosition) {
+    /// Everything before `cursor` is acknowledged.
+    pub(super) fn reached(&mut self, parts: &[Part], cursor: &PartCursor) {
         for (at, name) in self.tables.iter().enumerate() {
             let Some(table) = self.progress.tables.get_mut(&name.to_string()) else { continue };
-            let done = parts.iter().rposition(|part| part.table == at).is_none_or(|last| last < place.part);
+            let done = parts.iter().rposition(|part| part.table == at).is_none_or(|last| last < cursor.part);
             if done && !table.done {
                 tracing::info!(table = %name, rows = table.rows, "backfill of a table is done");
                 (table.done, self.unwritten) = (true, true);
             }
         }
-        if let (Some(part), Start::After(key)) = (parts.get(place.part), &place.start)
+        if let (Some(part), Start::After(key)) = (parts.get(cursor.part), &cursor.start)
             && let Some(name) = self.tables.get(part.table)
             && let Some(table) = self.progress.tables.get_mut(&name.to_string())
         {

@@ -26,9 +26,9 @@ mod resume;
 mod table_rows;
 mod times;
 
+use super::carrier::{Carrier, confirmed};
 use super::dialogue::{Dialogue, agreed};
 use super::error::CommandError;
-use super::outbox_place::{OutboxPlace, confirmed};
 use super::output::counted;
 use super::row_noter::RowNoter;
 use super::run;
@@ -144,15 +144,15 @@ impl Job {
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Self>, CommandError> {
         let run = &request.run;
-        let place = OutboxPlace {
+        let carrier = Carrier {
             source: run.source.clone(),
             publication: run.publication.clone(),
             slot: run.slot.clone(),
             shard: None,
         };
         let mut connection = Connection::open(&run.source, Purpose::Control)?;
-        shards::has_one_slot(&mut connection, (&place.publication, &place.slot))?;
-        confirmed(&mut connection, &place)?;
+        shards::has_one_slot(&mut connection, (&carrier.publication, &carrier.slot))?;
+        confirmed(&mut connection, &carrier)?;
         let mut outbox =
             Outbox::new(run.mapping.clone(), run.tables.clone())?.with_patterns(run.table_patterns.clone());
         let target = run::target(run);
@@ -319,7 +319,7 @@ fn can_be_late(request: &BackfillRequest, parts: &[Part]) -> Result<(), CommandE
     if let Some(order) = &request.order {
         return Err(CommandError::order_needs_snapshot(order));
     }
-    match parts.iter().find(|part| matches!(part.paging, Paging::Places { .. })) {
+    match parts.iter().find(|part| matches!(part.paging, Paging::Ctids { .. })) {
         Some(part) => Err(CommandError::no_key(&part.name.to_string())),
         None => Ok(()),
     }

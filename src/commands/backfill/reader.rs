@@ -74,9 +74,9 @@ impl RowReader {
         self.rows.as_mut().ok_or(pg::Error::Ended)
     }
 
-    /// Checks that the rows of a table that is read by place have not moved.
+    /// Checks that the rows of a table that is read by ctid have not moved.
     pub(super) fn check_file(&mut self, part: &Part) -> Result<(), CommandError> {
-        let (Paging::Places { file, .. }, Some(rows)) = (&part.paging, &mut self.rows) else { return Ok(()) };
+        let (Paging::Ctids { file, .. }, Some(rows)) = (&part.paging, &mut self.rows) else { return Ok(()) };
         rows.begin(&format!("SELECT pg_catalog.pg_relation_filenode({})", part.oid))?;
         let mut found = None;
         while rows.is_running() {

@@ -28,7 +28,7 @@ const SESSION: &str = "SET row_security = off; SET default_transaction_read_only
 pub(in crate::commands) struct Wanted {
     /// As SQL, a condition.
     pub(in crate::commands) condition: String,
-    /// As SQL, the time of a row in microseconds since 1970, which takes the place of the commit's. Null: the present.
+    /// As SQL, the time of a row in microseconds since 1970, instead of the commit's. Null: the present.
     pub(in crate::commands) micros: String,
 }
 
@@ -155,7 +155,7 @@ const fn without_page_header(lsn: Lsn, page: u64) -> Lsn {
     if within <= PAGE_HEADER { Lsn::new(lsn.bytes() - within) } else { lsn }
 }
 
-/// The number of the first row. It takes the place of a position in the WAL, which is never 0.
+/// The number of the first row. It stands for a position in the WAL, which is never 0.
 const FIRST: u64 = 1;
 
 /// The rows, as frames of a slot's stream: each is a transaction of its own.

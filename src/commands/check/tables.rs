@@ -7,7 +7,7 @@ use super::report::TableReport;
 use super::sample::{Sample, sample};
 use crate::check_finding::{Finding, Fix, Side};
 use crate::commands::AGE_COLUMNS;
-use crate::commands::outbox_place::publishing_again;
+use crate::commands::carrier::publishing_again;
 use crate::commands::output::{bytes, counted_rows};
 use crate::commands::run;
 use crate::outbox::TableName;

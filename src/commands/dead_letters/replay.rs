@@ -12,7 +12,7 @@ use crate::commands::progress_bar::ProgressBar;
 use crate::lsn::Position;
 use crate::relay::{Clock, SystemClock};
 use crate::sink::dead_letter::{said, with_original};
-use crate::sink::destination::{DeadLetterPlace, DeadLetters, Delivery, KeptRecord, NextKept};
+use crate::sink::destination::{DeadLetterId, DeadLetters, Delivery, KeptRecord, NextKept};
 use crate::sink::{
     Enqueue, Failure, FailureClass, HeaderRoom, Origin, OwnedRecord, Record, Refused, Report, Resolution, Rows, Sink,
     Tag, Token,
@@ -71,7 +71,7 @@ pub(super) struct Replay<'r> {
     flights: BTreeMap<u64, Flight>,
     next: u64,
     /// Delivered, and not settled.
-    delivered: Vec<DeadLetterPlace>,
+    delivered: Vec<DeadLetterId>,
     /// Since when the first of these waits.
     since: Instant,
     /// A first record was settled, and that has arrived.
@@ -251,7 +251,7 @@ impl<'r> Replay<'r> {
                     *since = Instant::now();
                 }
                 outcome.replayed += 1;
-                delivered.push(of.place);
+                delivered.push(of.id);
             }
             Report::Refused(it) => refused.push(it),
             Report::Failed(failure) => lost = Some(failure),

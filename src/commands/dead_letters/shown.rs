@@ -65,7 +65,7 @@ impl<'a> DeadLetterEntry<'a> {
 
     pub(super) fn new(kept: &KeptRecord, record: &Record<'a>, said: DeadLetterHeaders<'a>) -> Self {
         Self {
-            at: kept.place.to_string(),
+            at: kept.id.to_string(),
             time: time(record.timestamp_millis),
             id: said.id.map(String::from_utf8_lossy),
             table: said.table,

@@ -8,8 +8,8 @@
 //! inferred from a row's transaction, from an age, or from statistics.
 
 use super::table::Table;
+use crate::commands::carrier::{Carrier, objection};
 use crate::commands::error::CommandError;
-use crate::commands::outbox_place::{OutboxPlace, objection};
 use crate::outbox::TableName;
 use crate::pg::leaf_notes::Known;
 use crate::pg::leaves::{self, Leaf};
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 /// The knowledge of the tables of one slot.
 #[derive(Debug)]
 pub(super) struct Evidence {
-    place: OutboxPlace,
+    carrier: Carrier,
     known: Known,
     relay: RelayNote,
     /// The tables of the publication, and their partitions.
@@ -65,42 +65,38 @@ impl Why {
 
 impl Evidence {
     /// Reads what is known. `slot`: the one that is there now.
-    pub(super) fn find(
-        connection: &mut Connection,
-        place: &OutboxPlace,
-        slot: &Sighting,
-    ) -> Result<Self, CommandError> {
-        let mark = catalog::publication_mark(connection, &place.publication)?;
+    pub(super) fn find(connection: &mut Connection, carrier: &Carrier, slot: &Sighting) -> Result<Self, CommandError> {
+        let mark = catalog::publication_mark(connection, &carrier.publication)?;
         let comment = mark.comment.as_deref();
-        if let Some(line) = marker::unknown_line(comment, &place.slot) {
-            return Err(RunError::unknown_marker(&place.slot, &place.publication, line).into());
+        if let Some(line) = marker::unknown_line(comment, &carrier.slot) {
+            return Err(RunError::unknown_marker(&carrier.slot, &carrier.publication, line).into());
         }
-        let is_marked = marker::token(comment, &place.slot).is_some();
+        let is_marked = marker::token(comment, &carrier.slot).is_some();
         let missing = |why: &str| {
-            CommandError::no_proof(&place.slot, &place.publication, (place.shard.is_some(), is_marked), why)
+            CommandError::no_proof(&carrier.slot, &carrier.publication, (carrier.shard.is_some(), is_marked), why)
         };
-        let Some(known) = Known::read(connection, &place.publication, &place.slot, comment)? else {
-            if server::publication(connection, &place.publication)?.is_none() {
-                return Err(RunError::no_publication(&place.publication, &place.source.dbname).into());
+        let Some(known) = Known::read(connection, &carrier.publication, &carrier.slot, comment)? else {
+            if server::publication(connection, &carrier.publication)?.is_none() {
+                return Err(RunError::no_publication(&carrier.publication, &carrier.source.dbname).into());
             }
-            if marker::is_creating(comment, &place.slot) {
-                return Err(RunError::setup_unfinished(&place.slot, &place.publication).into());
+            if marker::is_creating(comment, &carrier.slot) {
+                return Err(RunError::setup_unfinished(&carrier.slot, &carrier.publication).into());
             }
             return Err(missing("its setup marker does not say which tables were empty, or is of another database"));
         };
-        if let Some(why) = objection(comment, &place.slot, Some(slot)) {
+        if let Some(why) = objection(comment, &carrier.slot, Some(slot)) {
             return Err(missing(why));
         }
-        let names = (place.publication.as_str(), place.slot.as_str());
+        let names = (carrier.publication.as_str(), carrier.slot.as_str());
         let relay = match relay_note::read(connection, names, &known.token)? {
             Stored::Known { note, .. } => note,
-            Stored::Nothing => return Err(CommandError::relay_not_noted(&place.slot, place.run_command())),
+            Stored::Nothing => return Err(CommandError::relay_not_noted(&carrier.slot, carrier.run_command())),
             Stored::Unknown { large_objects } => {
-                return Err(CommandError::unknown_relay_note(&place.slot, &large_objects, place.run_command()));
+                return Err(CommandError::unknown_relay_note(&carrier.slot, &large_objects, carrier.run_command()));
             }
         };
-        let all = leaves::look(connection, &place.publication)?;
-        Ok(Self { place: place.clone(), known, relay, all })
+        let all = leaves::look(connection, &carrier.publication)?;
+        Ok(Self { carrier: carrier.clone(), known, relay, all })
     }
 
     /// The tables that the relay reads, if it names them.
@@ -125,7 +121,7 @@ impl Evidence {
     /// Checks that every row of a table is known to be published, or to come through the slot. `only`: of these partitions alone.
     pub(super) fn covers(&self, table: &Table, only: Option<&[u32]>) -> Result<(), CommandError> {
         if !self.all.contains_key(&table.shape.oid) {
-            return Err(CommandError::not_proven(&table.name, Why::NotSent.text(), &self.place.publication));
+            return Err(CommandError::not_proven(&table.name, Why::NotSent.text(), &self.carrier.publication));
         }
         let of_table = |leaf: &&Leaf| !leaf.is_partitioned && leaf.chain.contains(&table.shape.oid);
         let wanted = |leaf: &&Leaf| only.is_none_or(|only| only.contains(&leaf.oid));
@@ -165,9 +161,9 @@ impl Evidence {
         }
         match why {
             Why::NotSent | Why::Filtered | Why::OnlyLocal => {
-                CommandError::not_proven(&table.name, &text, &self.place.publication)
+                CommandError::not_proven(&table.name, &text, &self.carrier.publication)
             }
-            Why::NotRead => CommandError::not_read(&table.name, &text, self.place.run_command()),
+            Why::NotRead => CommandError::not_read(&table.name, &text, self.carrier.run_command()),
             Why::Unknown | Why::ReadLater => {
                 let condition = if whole { "true".to_owned() } else { format!("tableoid = {}", leaf.oid) };
                 CommandError::not_known(&table.name, &text, &table.publishing_again(&condition))

@@ -24,9 +24,9 @@ mod skipped;
 mod slots;
 mod table;
 
+use super::carrier::Carrier;
 use super::dialogue::Finishing;
 use super::error::{CommandCause, CommandError};
-use super::outbox_place::OutboxPlace;
 use super::output::{duration, number};
 use super::progress_bar::ProgressBar;
 use super::signals;
@@ -66,7 +66,7 @@ const RIGHTS: &str = "SELECT, UPDATE, DELETE";
 #[derive(Debug, Clone)]
 pub struct PruneRequest {
     /// The database, publication and slot.
-    pub place: OutboxPlace,
+    pub carrier: Carrier,
     /// Only these tables; empty: all that the relay reads.
     pub tables: Vec<TableName>,
     /// The least age.
@@ -132,15 +132,15 @@ fn once(
     notes: &mut dyn Write,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), CommandError> {
-    let mut connection = Connection::open(&request.place.source, Purpose::Control)?;
-    let slots = OutboxSlots::look(&mut connection, &request.place)?;
+    let mut connection = Connection::open(&request.carrier.source, Purpose::Control)?;
+    let slots = OutboxSlots::look(&mut connection, &request.carrier)?;
     let evidence = slots.evidence(&mut connection)?;
     let tables = tables(&mut connection, request, &slots, &evidence)?;
     if !request.partitions {
         // Before a row of any table is deleted.
         tables.iter().try_for_each(|table| evidence.iter().try_for_each(|known| known.covers(table, None)))?;
     }
-    let skipped = Skipped::read(&mut connection, slots.places())?;
+    let skipped = Skipped::read(&mut connection, slots.carriers())?;
     connection.query(LOCK_PATIENCE)?;
     let mut round = Round { connection, request, slots, evidence, skipped, patience: request.timeout, notes, stop };
     for table in &tables {
@@ -168,18 +168,18 @@ fn tables(
     evidence: &[Evidence],
 ) -> Result<Vec<Table>, CommandError> {
     // Those of all shards have the same tables.
-    let place = slots.first();
+    let carrier = slots.first();
     let tracks = server::setting(connection, "track_commit_timestamp")?.is_some_and(|value| value == "on");
-    let published = table::published(connection, place)?;
+    let published = table::published(connection, carrier)?;
     let read = evidence.first().and_then(Evidence::tables).unwrap_or_else(|| table::roots(&published));
     let names = if request.tables.is_empty() { read } else { request.tables.clone() };
     let look = |name: TableName| {
         let Some(shape) = shape(connection, &name.schema, &name.name)? else {
-            return Err(CommandError::no_table(&name, &place.source.dbname));
+            return Err(CommandError::no_table(&name, &carrier.source.dbname));
         };
         if !published.iter().any(|table| name.covers(table)) {
             let published = table::roots(&published).iter().map(ToString::to_string).collect();
-            return Err(RunError::table_not_published(name, &place.publication, published).into());
+            return Err(RunError::table_not_published(name, &carrier.publication, published).into());
         }
         let noted = evidence.first().and_then(|known| known.id(shape.oid));
         let id = table::id_column(&shape, &name, noted.as_deref())?;
@@ -317,17 +317,17 @@ impl Round<'_> {
         let started = Instant::now();
         let (mut pause, mut next_word) = (LOOK_EVERY.0, WORD_EVERY);
         let mut progress = ProgressBar::new("waiting", 0);
-        while let Some(place) = self.slots.behind(&mut self.connection, behind)? {
+        while let Some(carrier) = self.slots.behind(&mut self.connection, behind)? {
             if (self.stop)() {
                 return Err(CommandError::interrupted());
             }
             if self.patience.is_some_and(|timeout| started.elapsed() >= timeout) {
-                let (waited, run) = (started.elapsed(), place.run_command());
-                return Err(CommandError::not_confirmed(&place.slot, behind, waited, run));
+                let (waited, run) = (started.elapsed(), carrier.run_command());
+                return Err(CommandError::not_confirmed(&carrier.slot, behind, waited, run));
             }
             let word = format!(
                 "waiting for slot \"{}\" to confirm {behind}, for {}: is its relay running?",
-                place.slot,
+                carrier.slot,
                 duration(started.elapsed())
             );
             if started.elapsed() >= next_word {
@@ -349,7 +349,7 @@ impl Round<'_> {
         }
         now.iter().try_for_each(|known| known.covers(table, only))?;
         // A row is noted before it is skipped: what was meanwhile is there now.
-        self.skipped = Skipped::read(&mut self.connection, self.slots.places())?;
+        self.skipped = Skipped::read(&mut self.connection, self.slots.carriers())?;
         Ok(())
     }
 
@@ -358,17 +358,17 @@ impl Round<'_> {
         let (name, mut seen, mut deleted) = (table.rows(), 0, 0);
         let stays = self.skipped.condition(table, "t.");
         loop {
-            let places = row_cursor::next(&mut self.connection, self.request.chunk)?;
-            if places.is_empty() || (self.stop)() {
+            let versions = row_cursor::next(&mut self.connection, self.request.chunk)?;
+            if versions.is_empty() || (self.stop)() {
                 return Ok(deleted);
             }
-            let gone = row_cursor::delete(&name, &table.id, &places, stays.as_deref());
+            let gone = row_cursor::delete(&name, &table.id, &versions, stays.as_deref());
             let begun = Instant::now();
             deleted += match archive {
                 Some(archive) => self.moved(table, &gone, archive)?,
                 None => row_cursor::counted(&mut self.connection, &format!("{gone} SELECT count(*) FROM gone"))?,
             };
-            seen += places.len() as u64;
+            seen += versions.len() as u64;
             progress.at(seen);
             // As long as that took: half of the time belongs to those who write.
             std::thread::sleep(begun.elapsed().min(LONGEST_REST));
@@ -397,7 +397,7 @@ impl Round<'_> {
     fn archive(&mut self, table: &Table) -> Result<Option<Archive>, CommandError> {
         let Some(into) = &self.request.archive_to else { return Ok(None) };
         let Some(there) = shape(&mut self.connection, &into.schema, &into.name)? else {
-            let database = &self.request.place.source.dbname;
+            let database = &self.request.carrier.source.dbname;
             return Err(CommandError::no_archive(&into.sql(), &table.name.sql(), database));
         };
         let publication = &self.slots.first().publication;

@@ -71,7 +71,7 @@ pub(super) fn prune(round: &mut Round<'_>, table: &Table, out: &mut dyn Write) -
 
 /// Drops each partition that nobody uses.
 fn drop_each(round: &mut Round<'_>, table: &Table, old: &[Old], out: &mut dyn Write) -> Result<(), CommandError> {
-    let mut locker = Connection::open(&round.request.place.source, Purpose::Control)?;
+    let mut locker = Connection::open(&round.request.carrier.source, Purpose::Control)?;
     for partition in old {
         let outcome = drop_partition(round, table, partition, &mut locker)?;
         let text = format!("{outcome} partition {}", partition.name);

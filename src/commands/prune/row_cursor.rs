@@ -1,8 +1,8 @@
-//! Rows of a table, listed in one snapshot by where they stand and who left them there.
+//! Rows of a table, listed in one snapshot by their ctid and xmin.
 //!
-//! In: a table and a condition. Out: chunks of [`RowPlace`]s, in order, from a cursor that the server holds: our memory is one chunk.
-//! Invariant: a place is used again once its row is gone, so no row is deleted before [`delete`] has seen, under a lock, that the
-//! same transaction's row with the same id still stands there.
+//! In: a table and a condition. Out: chunks of [`RowVersion`]s, in order, from a cursor that the server holds: our memory is one chunk.
+//! Invariant: a ctid is used again once its row is gone, so no row is deleted before [`delete`] has seen, under a lock, that the
+//! same transaction's row with the same id still has it.
 
 use crate::pg::{self, Connection, Row, identifier, literal};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use std::time::Duration;
 /// How long listing may take, and one chunk.
 pub(super) const PATIENCE: Duration = Duration::from_hours(24);
 
-/// Where a row stands, who left it there, and its id.
+/// A version of a row, and the row's id.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RowPlace {
+pub(super) struct RowVersion {
     /// `tableoid`: the partition.
     table: String,
     /// As SQL writes it: `(0,1)`.
@@ -55,21 +55,21 @@ pub(super) fn close(connection: &mut Connection) -> Result<(), pg::Error> {
 }
 
 /// The next `rows` of the list; empty at its end.
-pub(super) fn next(connection: &mut Connection, rows: u32) -> Result<Vec<RowPlace>, pg::Error> {
+pub(super) fn next(connection: &mut Connection, rows: u32) -> Result<Vec<RowVersion>, pg::Error> {
     let found = connection.query(&format!("FETCH FORWARD {rows} FROM walrelay_rows"))?;
-    Ok(found.iter().filter_map(place).collect())
+    Ok(found.iter().filter_map(version).collect())
 }
 
-fn place(row: &Row) -> Option<RowPlace> {
+fn version(row: &Row) -> Option<RowVersion> {
     let text = |at| row.text(at).map(str::to_owned);
-    Some(RowPlace { table: text(0)?, ctid: text(1)?, xmin: text(2)?, id: text(3).unwrap_or_default() })
+    Some(RowVersion { table: text(0)?, ctid: text(1)?, xmin: text(2)?, id: text(3).unwrap_or_default() })
 }
 
-/// The beginning of a statement: `gone` has the rows of `places` that are still as they were listed and that nobody else has locked. They
+/// The beginning of a statement: `gone` has the rows of `versions` that are still as they were listed and that nobody else has locked. They
 /// are deleted. `table`: as SQL names it. `stays`: as SQL, which rows of `t` are left out though they were listed.
-pub(super) fn delete(table: &str, id: &str, places: &[RowPlace], stays: Option<&str>) -> String {
-    let array = |part: fn(&RowPlace) -> &str| literal(&array(places.iter().map(part)));
-    let tids = array(|place| &place.ctid);
+pub(super) fn delete(table: &str, id: &str, versions: &[RowVersion], stays: Option<&str>) -> String {
+    let array = |part: fn(&RowVersion) -> &str| literal(&array(versions.iter().map(part)));
+    let tids = array(|version| &version.ctid);
     format!(
         "WITH listed (tab, tid, x, id) AS (
              SELECT * FROM ROWS FROM (pg_catalog.unnest({}::oid[]), pg_catalog.unnest({tids}::tid[]),
@@ -80,9 +80,9 @@ pub(super) fn delete(table: &str, id: &str, places: &[RowPlace], stays: Option<&
               WHERE t.ctid = ANY ({tids}::tid[]){}
                 FOR UPDATE OF t SKIP LOCKED),
               gone AS (DELETE FROM {table} AS t USING locked AS k WHERE t.ctid = k.tid AND t.tableoid = k.tab RETURNING t.*)",
-        array(|place| &place.table),
-        array(|place| &place.xmin),
-        array(|place| &place.id),
+        array(|version| &version.table),
+        array(|version| &version.xmin),
+        array(|version| &version.id),
         identifier(id),
         stays.map_or_else(String::new, |stays| format!(" AND NOT ({stays})")),
     )
@@ -104,10 +104,10 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_recognised_by_place_transaction_and_id() {
-        let place =
-            RowPlace { table: "1".to_owned(), ctid: "(0,1)".to_owned(), xmin: "7".to_owned(), id: "it's".to_owned() };
-        let sql = delete("\"public\".\"outbox\"", "event_id", &[place], None);
+    fn a_row_is_recognised_by_ctid_transaction_and_id() {
+        let version =
+            RowVersion { table: "1".to_owned(), ctid: "(0,1)".to_owned(), xmin: "7".to_owned(), id: "it's".to_owned() };
+        let sql = delete("\"public\".\"outbox\"", "event_id", &[version], None);
         for part in
             ["l.tid = t.ctid", "l.x = t.xmin", "t.\"event_id\"::text", "SKIP LOCKED", "it''s", "l.tab = t.tableoid"]
         {

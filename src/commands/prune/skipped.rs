@@ -4,8 +4,8 @@
 //! skipped, so a look after the slot has confirmed the row's transaction finds it.
 
 use super::table::Table;
+use crate::commands::carrier::Carrier;
 use crate::commands::error::CommandError;
-use crate::commands::outbox_place::OutboxPlace;
 use crate::pg::{Connection, identifier, literal, skipped_rows};
 
 /// `pg_type.oid` of `bytea`.
@@ -27,13 +27,13 @@ impl Skipped {
     /// A note says that there are rows without an id; the connection broke.
     pub(super) fn read<'a>(
         connection: &mut Connection,
-        places: impl Iterator<Item = &'a OutboxPlace>,
+        carriers: impl Iterator<Item = &'a Carrier>,
     ) -> Result<Self, CommandError> {
         let mut all = Self::default();
-        for place in places {
-            let (skipped, notes) = skipped_rows::read(connection, &place.slot)?;
+        for carrier in carriers {
+            let (skipped, notes) = skipped_rows::read(connection, &carrier.slot)?;
             if skipped.others {
-                return Err(CommandError::rows_skipped(&place.slot, &forget(&notes)));
+                return Err(CommandError::rows_skipped(&carrier.slot, &forget(&notes)));
             }
             all.ids.extend(skipped.ids);
             all.notes.extend(notes);

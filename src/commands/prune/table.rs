@@ -4,8 +4,8 @@
 //! only.
 
 use super::age::Age;
+use crate::commands::carrier::{Carrier, publishing_again};
 use crate::commands::error::CommandError;
-use crate::commands::outbox_place::{OutboxPlace, publishing_again};
 use crate::outbox::{Role, TableName};
 use crate::pg::shape::Shape;
 use crate::pg::{Connection, server};
@@ -41,10 +41,10 @@ impl Table {
 }
 
 /// The tables of the publication, which has to carry inserts.
-pub(super) fn published(connection: &mut Connection, place: &OutboxPlace) -> Result<Vec<PublishedTable>, CommandError> {
-    let publication = &place.publication;
+pub(super) fn published(connection: &mut Connection, carrier: &Carrier) -> Result<Vec<PublishedTable>, CommandError> {
+    let publication = &carrier.publication;
     match server::publication(connection, publication)? {
-        None => Err(RunError::no_publication(publication, &place.source.dbname).into()),
+        None => Err(RunError::no_publication(publication, &carrier.source.dbname).into()),
         Some(row) if !row.pubinsert => Err(RunError::no_inserts(publication).into()),
         Some(_) => Ok(server::published_tables(connection, publication)?),
     }

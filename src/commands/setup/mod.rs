@@ -1,7 +1,7 @@
 //! `setup`: creates what a database still needs, or prints the SQL for it.
 //!
 //! ```text
-//!  table ──► publication ──► role ──► intent │ slot │ mark in place of the intent
+//!  table ──► publication ──► role ──► intent │ slot │ mark, intent gone
 //!  └──────────── one transaction ─────────┘   its own: a transaction that has written cannot make one
 //! ```
 //!

@@ -7,9 +7,9 @@
 //! well.
 
 use super::{SetupRequest, Voice, begin};
+use crate::commands::carrier::Carrier;
 use crate::commands::dialogue::Finishing;
 use crate::commands::error::CommandError;
-use crate::commands::outbox_place::OutboxPlace;
 use crate::commands::output::counted;
 use crate::outbox::TableName;
 use crate::pg::leaves::{self, Leaf};
@@ -38,25 +38,25 @@ pub(super) fn record(
         let example = Command::new("setup").flag("--apply").set("--table", "public.outbox").flag("--published");
         return Err(CommandError::flag_needed("--table", "--published is said of tables", example));
     }
-    let whole = OutboxPlace {
+    let whole = Carrier {
         source: request.source.clone(),
         publication: request.publication.clone(),
         slot: request.slot.clone(),
         shard: None,
     };
-    let places = whole.slot_places(&mut connection)?;
+    let carriers = whole.each_slot(&mut connection)?;
     let mut tables = Vec::new();
     for name in &request.tables {
         let found = shape(&mut connection, &name.schema, &name.name)?;
         let found = found.ok_or_else(|| CommandError::no_table(name, &request.source.dbname))?;
         tables.push((name.clone(), found.oid));
     }
-    for place in &places {
-        statement(&mut connection, place, &tables)?;
+    for carrier in &carriers {
+        statement(&mut connection, carrier, &tables)?;
     }
     let mut out = Finishing::new(out);
     for (name, oid) in &tables {
-        let rows = count(&mut connection, &places, name, *oid)?;
+        let rows = count(&mut connection, &carriers, name, *oid)?;
         let line = if request.json {
             json!({ "table": name.to_string(), "not_known": rows }).to_string()
         } else {
@@ -74,12 +74,12 @@ pub(super) fn record(
     let mut voice = Voice { say: &mut |_| Ok(()), wait: &mut |_| {}, stop: &|| false };
     let mut connection = begin(connection, &mut voice)?;
     connection.query("BEGIN")?;
-    for place in &places {
-        let (stated, comment) = statement(&mut connection, place, &tables)?;
-        let text = marker::with_published(comment.as_deref(), &place.slot, &stated);
-        connection.query(&marker::comment_sql(&place.publication, text.as_deref())).map_err(|error| {
+    for carrier in &carriers {
+        let (stated, comment) = statement(&mut connection, carrier, &tables)?;
+        let text = marker::with_published(comment.as_deref(), &carrier.slot, &stated);
+        connection.query(&marker::comment_sql(&carrier.publication, text.as_deref())).map_err(|error| {
             CommandError::from(error).with_fix(
-                format!("mark publication \"{}\"", place.publication),
+                format!("mark publication \"{}\"", carrier.publication),
                 "run it as the owner of the publication",
             )
         })?;
@@ -97,10 +97,10 @@ pub(super) fn record(
 /// The record to make of one slot, and the comment of its publication.
 fn statement(
     connection: &mut Connection,
-    place: &OutboxPlace,
+    carrier: &Carrier,
     tables: &[(TableName, u32)],
 ) -> Result<(TableStatement, Option<String>), CommandError> {
-    let OutboxPlace { publication, slot, .. } = place;
+    let Carrier { publication, slot, .. } = carrier;
     let comment = catalog::publication_mark(connection, publication)?.comment;
     if let Some(line) = marker::unknown_line(comment.as_deref(), slot) {
         return Err(RunError::unknown_marker(slot, publication, line).into());
@@ -108,13 +108,13 @@ fn statement(
     let token = marker::token_of_here(connection, comment.as_deref(), slot)?.ok_or_else(|| {
         let is_marked = marker::token(comment.as_deref(), slot).is_some();
         let why = "there is no setup marker of this database";
-        CommandError::no_proof(slot, publication, (place.shard.is_some(), is_marked), why)
+        CommandError::no_proof(slot, publication, (carrier.shard.is_some(), is_marked), why)
     })?;
     let relay = match relay_note::read(connection, (publication, slot), &token)? {
         Stored::Known { note, .. } => note,
-        Stored::Nothing => return Err(CommandError::relay_not_noted(slot, place.run_command())),
+        Stored::Nothing => return Err(CommandError::relay_not_noted(slot, carrier.run_command())),
         Stored::Unknown { large_objects } => {
-            return Err(CommandError::unknown_relay_note(slot, &large_objects, place.run_command()));
+            return Err(CommandError::unknown_relay_note(slot, &large_objects, carrier.run_command()));
         }
     };
     // Rows that are committed later come through the slot.
@@ -127,7 +127,7 @@ fn statement(
                 return Err(CommandError::not_read(
                     name,
                     "its relay does not read it, as far as the relay has noted",
-                    place.run_command(),
+                    carrier.run_command(),
                 ));
             }
             if let Some(fingerprint) = &leaf.fingerprint {
@@ -143,16 +143,11 @@ fn of_table(all: &BTreeMap<u32, Leaf>, table: u32) -> impl Iterator<Item = &Leaf
 }
 
 /// Counts the rows of which it is not known now that they are published.
-fn count(
-    connection: &mut Connection,
-    places: &[OutboxPlace],
-    name: &TableName,
-    table: u32,
-) -> Result<u64, CommandError> {
+fn count(connection: &mut Connection, carriers: &[Carrier], name: &TableName, table: u32) -> Result<u64, CommandError> {
     let mut unknown = BTreeMap::new();
-    for place in places {
-        let known = leaf_notes::published(connection, &place.publication, &place.slot)?;
-        let all = leaves::look(connection, &place.publication)?;
+    for carrier in carriers {
+        let known = leaf_notes::published(connection, &carrier.publication, &carrier.slot)?;
+        let all = leaves::look(connection, &carrier.publication)?;
         unknown.extend(
             of_table(&all, table).filter(|leaf| !known.contains(&leaf.oid)).map(|leaf| (leaf.oid, leaf.clone())),
         );

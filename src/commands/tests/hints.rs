@@ -204,7 +204,7 @@ fn run_errors() -> Vec<RunError> {
         RunError::from(failure(FailureClass::LogIn)),
         RunError::strange_progress("1/walrelay", "x"),
         RunError::transaction_too_long(9, Duration::from_mins(9)),
-        RunError::from(ProtocolError::OutOfPlace { message: "Commit", place: "outside a transaction", at: AT }),
+        RunError::from(ProtocolError::OutOfOrder { message: "Commit", when: "outside a transaction", at: AT }),
     ]);
     errors
 }

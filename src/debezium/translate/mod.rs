@@ -66,8 +66,8 @@ impl Translator {
     /// Replaces every `${…}`. If a key's value cannot be resolved, the key is removed and noted.
     fn resolve(&mut self, environment: &Environment) {
         let asks = self.configuration.connector.get("config.providers").is_some();
-        let Configuration { platform, connector, producer, worker, server, places, .. } = &mut self.configuration;
-        let context = ExpressionContext::new(*platform, environment, places, &[&*worker, &*connector], asks);
+        let Configuration { platform, connector, producer, worker, server, sources, .. } = &mut self.configuration;
+        let context = ExpressionContext::new(*platform, environment, sources, &[&*worker, &*connector], asks);
         let mut notes = Vec::new();
         for keys in [connector, producer, worker, server] {
             let mut failed = Vec::new();

@@ -19,10 +19,10 @@ pub(super) fn line(label: &str, values: &[(Duration, Option<f64>)], least: f64) 
     let top = values.iter().filter_map(|(_, value)| *value).fold(least, f64::max);
     let (mut strokes, mut areas) = (String::new(), String::new());
     for run in runs(values) {
-        let place = |&(age, value): &(Duration, f64)| (x(age), HEIGHT - 2.0 - value / top * (HEIGHT - 4.0));
-        let (Some(first), Some(last)) = (run.first().map(place), run.last().map(place)) else { continue };
+        let point = |&(age, value): &(Duration, f64)| (x(age), HEIGHT - 2.0 - value / top * (HEIGHT - 4.0));
+        let (Some(first), Some(last)) = (run.first().map(point), run.last().map(point)) else { continue };
         let mut path = format!("M{:.1} {:.1}", first.0, first.1);
-        for (x, y) in run.iter().skip(1).map(place) {
+        for (x, y) in run.iter().skip(1).map(point) {
             append(&mut path, &format!("L{x:.1} {y:.1}"));
         }
         if run.len() == 1 {

@@ -1,7 +1,7 @@
 //! Expands a payload's JSON text into the structure that Debezium makes of it.
 //!
 //! In: a text. Out: JSON as `JsonConverter` writes that structure. It is one line, without nulls and empty arrays. If a name repeats,
-//! its last value takes the place of the first. Each object in an array has the members of all of them. Else the result is that the
+//! its last value replaces the first. Each object in an array has the members of all of them. Else the result is that the
 //! text stays a string, or that Debezium's task would end.
 //! Specification: Debezium's `JsonSchemaData`, `EventRouterDelegate`.
 

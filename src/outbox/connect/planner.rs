@@ -283,7 +283,7 @@ impl Planner<'_> {
     }
 }
 
-/// The name with an underscore in the place of each of Java's characters that a topic cannot have. Debezium names a table's topic like
+/// The name with an underscore instead of each of Java's characters that a topic cannot have. Debezium names a table's topic like
 /// this, and its schemas after the topic.
 fn sanitized(name: &str) -> String {
     const LONGEST: usize = 249;

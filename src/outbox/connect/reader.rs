@@ -187,7 +187,7 @@ fn read_list<'a>(text: &'a str, element: &TypeReader, required: bool) -> Option<
 }
 
 impl TypeReader {
-    /// Whether Debezium leaves out a list that comes in the place of one value. For other types it writes the list's address in Java's
+    /// Whether Debezium leaves out a list that comes instead of one value. For other types it writes the list's address in Java's
     /// memory.
     const fn has_no_list(&self) -> bool {
         matches!(

@@ -161,7 +161,7 @@ impl MissingColumn {
     }
 }
 
-/// The topic's template with `meant` in the place of the column `name`.
+/// The topic's template with `meant` instead of the column `name`.
 fn template_with(template: &str, name: &str, meant: &str) -> String {
     let filtered = template.replace(&format!("{{{name}|"), &format!("{{{meant}|"));
     filtered.replace(&format!("{{{name}}}"), &format!("{{{meant}}}"))

@@ -500,7 +500,7 @@ impl Finder<'_> {
         MissingColumn::Role { role, tried: tried.into_iter().map(str::to_owned).collect(), likely, topic }
     }
 
-    /// The topic's template with the table's name in the place of the route, so that all of its rows go to one topic.
+    /// The topic's template with the table's name instead of the route, so that all of its rows go to one topic.
     fn topic_without_route(&self) -> Option<String> {
         let TopicSetting::Template(template) = &self.mapping.topic else { return None };
         let is_plain = |c: &char| c.is_ascii_alphanumeric() || "._-".contains(*c);

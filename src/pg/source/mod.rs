@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  URI or keywords ──┐
-//!  service file ─────┼─► Parameters (known keywords, first place wins) ──► Source
+//!  service file ─────┼─► Parameters (known keywords, the first one wins) ──► Source
 //!  PG* variables ────┘                                                      ▲ password file, certificates' files
 //! ```
 //!
@@ -95,7 +95,7 @@ impl fmt::Debug for SourceOrigin {
 pub struct PasswordSetting {
     /// Its flag, for messages.
     pub name: &'static str,
-    /// The place of the password.
+    /// The source of the password.
     pub secret: Secret,
 }
 
@@ -314,7 +314,7 @@ impl Source {
 
 impl Source {
     /// The hosts and the database, without the user: `db1:5432,db2:5432/shop`.
-    pub fn place(&self) -> String {
+    pub fn without_user(&self) -> String {
         let hosts = self.hosts.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         format!("{hosts}/{}", self.dbname)
     }

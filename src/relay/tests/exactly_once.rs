@@ -460,7 +460,7 @@ fn logged(act: impl FnOnce()) -> String {
     SUBSCRIBES.call_once(|| {
         let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(|| ThreadLog).finish();
         tracing::subscriber::set_global_default(subscriber).unwrap();
-        // Another thread may have logged a line before the subscriber was in its place.
+        // Another thread may have logged a line before the subscriber was set.
         tracing::callsite::rebuild_interest_cache();
     });
     LOG.set(Some(Vec::new()));

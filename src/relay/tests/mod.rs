@@ -130,7 +130,7 @@ fn commit(commit_lsn: u64, end_lsn: u64) -> Vec<u8> {
 }
 
 #[track_caller]
-fn out_of_place(sent: &[Vec<u8>], expected: &str) {
+fn out_of_order(sent: &[Vec<u8>], expected: &str) {
     let ended = relay(Idle::default()).stream(&mut Script::of(sent), None);
     let StreamEnd::Protocol(error) = &ended else { panic!("{ended:?}") };
     assert_eq!(error.to_string(), expected);
@@ -139,12 +139,12 @@ fn out_of_place(sent: &[Vec<u8>], expected: &str) {
 #[test]
 fn a_transaction_in_front_of_what_is_confirmed_ends_the_stream_and_not_the_process() {
     let sent = [begin(1000), commit(1000, 1040), keepalive(3000), begin(2000), commit(2000, 2040)];
-    out_of_place(&sent, "Begin in front of what has been confirmed, at 0/BB8");
+    out_of_order(&sent, "Begin in front of what has been confirmed, at 0/BB8");
 }
 
 #[test]
 fn a_transaction_that_ends_in_front_of_its_commit_ends_the_stream_and_not_the_process() {
-    out_of_place(&[begin(2000), commit(2000, 1999)], "Commit in front of its own transaction, at 0/0");
+    out_of_order(&[begin(2000), commit(2000, 1999)], "Commit in front of its own transaction, at 0/0");
 }
 
 #[test]

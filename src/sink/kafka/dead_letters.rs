@@ -17,7 +17,7 @@ use super::marks::{self, Offsets};
 use super::progress::passes;
 use super::retire::Retirable;
 use crate::sink::dead_letter;
-use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
+use crate::sink::destination::{DeadLetterId, DeadLetters, KeptRecord, NextKept, NoDeadLetters};
 use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -218,20 +218,20 @@ impl DeadLetters for TopicReading {
             return Ok(NextKept::Waiting);
         }
         let settled = replayed.contains(offset);
-        let place =
-            DeadLetterPlace { major: u64::try_from(partition).unwrap_or_default(), between: Some(':'), minor: offset };
-        Ok(NextKept::Kept(KeptRecord { place, settled, record }))
+        let id =
+            DeadLetterId { major: u64::try_from(partition).unwrap_or_default(), between: Some(':'), minor: offset };
+        Ok(NextKept::Kept(KeptRecord { id, settled, record }))
     }
 
     fn count(&self) -> u64 {
         self.count
     }
 
-    fn settle(&mut self, places: &[DeadLetterPlace]) -> Result<Vec<OwnedRecord>, Failure> {
+    fn settle(&mut self, ids: &[DeadLetterId]) -> Result<Vec<OwnedRecord>, Failure> {
         let mut marked: BTreeMap<i32, Offsets> = BTreeMap::new();
-        for place in places {
-            let partition = i32::try_from(place.major).unwrap_or_default();
-            marked.entry(partition).or_default().insert(place.minor, place.minor);
+        for id in ids {
+            let partition = i32::try_from(id.major).unwrap_or_default();
+            marked.entry(partition).or_default().insert(id.minor, id.minor);
         }
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now_millis = i64::try_from(since_1970.as_millis()).unwrap_or(i64::MAX);

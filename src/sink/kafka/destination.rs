@@ -72,7 +72,7 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     let origins: Vec<_> = asked.properties.iter().map(|(name, given)| (name.clone(), given.origin.clone())).collect();
     // Properties from another program's files have other names there than librdkafka's.
     let is_translated = |(_, origin): &&(String, Origin)| matches!(origin, Origin::Translated(_));
-    let places: Vec<_> = origins.iter().filter(is_translated).cloned().collect();
+    let translated: Vec<_> = origins.iter().filter(is_translated).cloned().collect();
     let login = Login::take(&mut asked.properties, &asked.addresses)?;
     let kafka = Kafka {
         brokers: properties::brokers(&asked.addresses)?,
@@ -84,8 +84,8 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     // librdkafka checks the other properties.
     let judged = kafka.settings("walrelay").map(drop);
     // Settings from another program's files are also tried out, so that a check of them reports everything that would end a run.
-    let judged = if places.is_empty() { judged } else { judged.and_then(|()| kafka.try_out(None)) };
-    judged.map_err(|error| unknown(&error, &origins).unwrap_or_else(|| kafka.named(&error, &places)))?;
+    let judged = if translated.is_empty() { judged } else { judged.and_then(|()| kafka.try_out(None)) };
+    judged.map_err(|error| unknown(&error, &origins).unwrap_or_else(|| kafka.named(&error, &translated)))?;
     Ok(Arc::new(kafka))
 }
 
@@ -123,20 +123,20 @@ impl Kafka {
     }
 
     /// The error, with the origin of its property.
-    fn named(&self, error: &SettingsError, places: &[(String, Origin)]) -> SettingError {
-        let place = self.place(error, places).map(|origin| format!("{origin}: "));
-        SettingError::new(format!("{}{error}", place.unwrap_or_default())).with_hint(self.lacks_mechanism())
+    fn named(&self, error: &SettingsError, origins: &[(String, Origin)]) -> SettingError {
+        let origin = self.origin(error, origins).map(|origin| format!("{origin}: "));
+        SettingError::new(format!("{}{error}", origin.unwrap_or_default())).with_hint(self.lacks_mechanism())
     }
 
     /// The origin of the property that librdkafka names, or else of the one without which librdkafka accepts the others.
-    fn place<'p>(&self, error: &SettingsError, places: &'p [(String, Origin)]) -> Option<&'p Origin> {
+    fn origin<'o>(&self, error: &SettingsError, origins: &'o [(String, Origin)]) -> Option<&'o Origin> {
         let found = match error {
             SettingsError::Property { key, .. } | SettingsError::Unknown { key } => {
-                places.iter().find(|(name, _)| name == key)
+                origins.iter().find(|(name, _)| name == key)
             }
             SettingsError::Together { .. } | SettingsError::Login(_) => {
                 // Without the protocol librdkafka ignores all properties of TLS and SASL. So the protocol is the last one to try.
-                let (protocol, others): (Vec<_>, Vec<_>) = places.iter().partition(|(name, _)| name == PROTOCOL);
+                let (protocol, others): (Vec<_>, Vec<_>) = origins.iter().partition(|(name, _)| name == PROTOCOL);
                 let is_meant = |(name, _): &&(String, Origin)| self.try_out(Some(name)).is_ok();
                 others.into_iter().find(is_meant).or_else(|| protocol.into_iter().next())
             }

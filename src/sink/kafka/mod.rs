@@ -206,7 +206,7 @@ impl KafkaSink {
         }
     }
 
-    /// Puts other producers in the place of all present ones, which end. All records in flight are forgotten.
+    /// Replaces all producers, which end, with other ones. All records in flight are forgotten.
     fn replace(&mut self, fresh: Producers) {
         let old = std::mem::replace(&mut self.producers, fresh);
         old.into_clients().chain(self.retired.drain(..).map(|(client, _)| client)).for_each(retire);

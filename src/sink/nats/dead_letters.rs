@@ -9,7 +9,7 @@ use super::NatsSettings;
 use super::client::NatsConnection;
 use super::errors::{Answered, NOT_PERMITTED, Names};
 use super::message::{ID, KEY, TAKEN, is_servers, is_taken};
-use crate::sink::destination::{CONNECTION, DeadLetterPlace, KeptRecord, NoDeadLetters};
+use crate::sink::destination::{CONNECTION, DeadLetterId, KeptRecord, NoDeadLetters};
 use crate::sink::ordered_queue::{DeadLetterPages, PagedDeadLetters, block_on};
 use crate::sink::{Content, Failure, FailureClass, Header, OwnedRecord, Record};
 use base64::Engine as _;
@@ -90,7 +90,7 @@ impl SubjectPages {
             let filter = json!({ "subjects_filter": subject });
             let info = answer(&mut connection, subject, &format!("STREAM.INFO.{stream}"), &filter).await?;
             let counted = serde_json::from_slice::<Counted>(&info).map(|info| info.state.subjects.values().sum());
-            Ok(Some((stream, last.map_or(0, |kept| kept.place.minor), counted.unwrap_or_default())))
+            Ok(Some((stream, last.map_or(0, |kept| kept.id.minor), counted.unwrap_or_default())))
         });
         let (stream, last, count) = found?.ok_or_else(|| NoDeadLetters::Missing { topic: subject.to_owned() })?;
         Ok(PagedDeadLetters::new(Self { settings, subject: subject.to_owned(), stream, next: 1, last }, count))
@@ -108,18 +108,18 @@ impl DeadLetterPages for SubjectPages {
             while read.len() < AT_ONCE && next <= self.last {
                 let question = json!({ "seq": next, "next_by_subj": self.subject });
                 let Some(kept) = get(&mut connection, &self.subject, &self.stream, &question).await? else { break };
-                next = kept.place.minor + 1;
+                next = kept.id.minor + 1;
                 read.push_back(kept);
             }
             Ok(())
         })?;
         self.next = next;
         // Another replay may have deleted messages, and new ones may have come.
-        read.retain(|kept| kept.place.minor <= self.last);
+        read.retain(|kept| kept.id.minor <= self.last);
         Ok(read)
     }
 
-    fn remove(&mut self, places: &[DeadLetterPlace]) -> Result<(), Failure> {
+    fn remove(&mut self, places: &[DeadLetterId]) -> Result<(), Failure> {
         block_on(async {
             let mut connection = NatsConnection::open(&self.settings, 0).await?;
             for place in places {
@@ -197,8 +197,8 @@ pub(super) fn refused(subject: &str, error: &str) -> Failure {
 fn kept(subject: &str, stored: &Stored<'_>) -> KeptRecord {
     let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
     let (headers, data) = (decoded(&stored.hdrs), decoded(&stored.data));
-    let place = DeadLetterPlace { major: 0, between: None, minor: stored.seq };
-    KeptRecord { place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time), false) }
+    let place = DeadLetterId { major: 0, between: None, minor: stored.seq };
+    KeptRecord { id: place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time), false) }
 }
 
 /// A time in milliseconds since 1970.

@@ -3,7 +3,7 @@
 //! In: pages of records, from a server that is asked anew for each. Out: the records, one by one. If the server is unavailable, the command
 //! waits, and asks again. A pause blocks the thread.
 
-use crate::sink::destination::{DeadLetterPlace, DeadLetters, KeptRecord, NextKept};
+use crate::sink::destination::{DeadLetterId, DeadLetters, KeptRecord, NextKept};
 use crate::sink::{Failure, FailureClass, OwnedRecord};
 use std::collections::VecDeque;
 use std::thread;
@@ -27,7 +27,7 @@ pub trait DeadLetterPages {
     ///
     /// # Errors
     /// The server does not answer, or refuses.
-    fn remove(&mut self, places: &[DeadLetterPlace]) -> Result<(), Failure>;
+    fn remove(&mut self, places: &[DeadLetterId]) -> Result<(), Failure>;
 }
 
 /// The reading of a dead-letter address.
@@ -70,7 +70,7 @@ impl<P: DeadLetterPages> DeadLetters for PagedDeadLetters<P> {
         self.count
     }
 
-    fn settle(&mut self, places: &[DeadLetterPlace]) -> Result<Vec<OwnedRecord>, Failure> {
+    fn settle(&mut self, places: &[DeadLetterId]) -> Result<Vec<OwnedRecord>, Failure> {
         while let Err(failure) = self.pages.remove(places) {
             self.outage.wait(failure)?;
         }
@@ -115,14 +115,14 @@ mod tests {
                     partition: None,
                     content: crate::sink::Content::Unknown,
                 };
-                let place = DeadLetterPlace { major: 0, between: None, minor: 7 };
-                KeptRecord { place, settled: false, record: OwnedRecord::of(&record) }
+                let place = DeadLetterId { major: 0, between: None, minor: 7 };
+                KeptRecord { id: place, settled: false, record: OwnedRecord::of(&record) }
             };
             let page = self.0.pop().unwrap_or(Ok(0)).map_err(|class| Failure::new(class, "x", "no"))?;
             Ok((0..page).map(|_| kept()).collect())
         }
 
-        fn remove(&mut self, _places: &[DeadLetterPlace]) -> Result<(), Failure> {
+        fn remove(&mut self, _places: &[DeadLetterId]) -> Result<(), Failure> {
             self.page().map(drop)
         }
     }

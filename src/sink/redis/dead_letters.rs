@@ -8,7 +8,7 @@ use super::RedisSettings;
 use super::client;
 use super::errors::{allow, of_stream, pattern, said, with_fix};
 use super::message::{PARTS, TAKEN};
-use crate::sink::destination::{DeadLetterPlace, KeptRecord, NoDeadLetters};
+use crate::sink::destination::{DeadLetterId, KeptRecord, NoDeadLetters};
 use crate::sink::ordered_queue::{DeadLetterPages, PagedDeadLetters, block_on};
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
 use redis::{Cmd, Value, cmd, from_redis_value};
@@ -41,7 +41,7 @@ impl StreamPages {
         }
         let count = pages.number("XLEN")?;
         let reply = pages.ask(cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1))?;
-        pages.last = entries(reply, stream).pop_back().map(|last| last.place.to_string());
+        pages.last = entries(reply, stream).pop_back().map(|last| last.id.to_string());
         Ok(PagedDeadLetters::new(pages, count))
     }
 
@@ -71,13 +71,13 @@ impl DeadLetterPages for StreamPages {
         let read = entries(self.ask(&range)?, &self.stream);
         self.at_once = AT_ONCE.min(2 * at_once);
         if let Some(kept) = read.back() {
-            self.behind = format!("({}", kept.place);
+            self.behind = format!("({}", kept.id);
         }
         Ok(read)
     }
 
-    fn remove(&mut self, places: &[DeadLetterPlace]) -> Result<(), Failure> {
-        let places: Vec<String> = places.iter().map(DeadLetterPlace::to_string).collect();
+    fn remove(&mut self, places: &[DeadLetterId]) -> Result<(), Failure> {
+        let places: Vec<String> = places.iter().map(DeadLetterId::to_string).collect();
         self.ask(cmd("XDEL").arg(&self.stream).arg(places)).map(drop)
     }
 }
@@ -90,14 +90,14 @@ pub(super) fn entries(reply: Value, stream: &str) -> VecDeque<KeptRecord> {
     let entries: Vec<(String, Vec<Field>)> = from_redis_value(reply).unwrap_or_default();
     let kept = |(id, fields): (String, Vec<Field>)| {
         let (major, minor) = id.split_once('-')?;
-        let place = DeadLetterPlace { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
-        Some(KeptRecord { place, settled: false, record: record(stream, place, &fields) })
+        let place = DeadLetterId { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
+        Some(KeptRecord { id: place, settled: false, record: record(stream, place, &fields) })
     };
     entries.into_iter().map_while(kept).collect()
 }
 
 /// The record of an entry.
-fn record(stream: &str, place: DeadLetterPlace, fields: &[Field]) -> OwnedRecord {
+fn record(stream: &str, place: DeadLetterId, fields: &[Field]) -> OwnedRecord {
     let (mut key, mut value, mut headers) = (None, None, Vec::new());
     for (name, bytes) in fields {
         // walrelay writes no field whose name is no text.
@@ -136,7 +136,7 @@ mod tests {
         assert_dead_letters_are_read("dead-letters/redis.txt", |text| {
             let fields = text.lines().map(|line| line.split_once('\t').unwrap());
             let fields: Vec<Field> = fields.map(|(name, value)| (name.into(), value.into())).collect();
-            record("dead", DeadLetterPlace { major: 40_000, between: Some('-'), minor: 0 }, &fields)
+            record("dead", DeadLetterId { major: 40_000, between: Some('-'), minor: 0 }, &fields)
         });
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let fields: [&[u8]; 10] = [b"id", b"a", b"type", b"t", b"key", b"k", b"payload", b"\xff", b"header:key", b"h"];
         let reply = vec![entry(b"7-1", words(&fields)), entry(b"12-0", words(&[b"header:own", b"bad"]))];
         let found = entries(Value::Array(reply), "dead");
-        let places: Vec<String> = found.iter().map(|kept| kept.place.to_string()).collect();
+        let places: Vec<String> = found.iter().map(|kept| kept.id.to_string()).collect();
         assert_eq!(places, ["7-1", "12-0"]);
         found[0].record.with_record(&mut HeaderRoom::default(), |record| {
             assert_eq!((record.topic, record.key, record.value), ("dead", Some(&b"k"[..]), Some(&b"\xff"[..])));

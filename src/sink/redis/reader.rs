@@ -21,7 +21,7 @@ use super::connection::RedisConnection;
 use super::dead_letters::{MOST_BYTES, entries};
 use super::errors::{allow, of_stream, pattern, said, with_fix};
 use crate::setting_text::SettingError;
-use crate::sink::destination::{DeadLetterPlace, KeptRecord};
+use crate::sink::destination::{DeadLetterId, KeptRecord};
 use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
 use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord, Record};
 use redis::{Cmd, Pipeline, Value, cmd, from_redis_value};
@@ -292,7 +292,7 @@ fn offset_of(id: &str) -> Option<i64> {
     Some(millis.checked_mul(1 << SECOND_BITS)?.saturating_add(number.min((1 << SECOND_BITS) - 1)))
 }
 
-fn offset_of_place(place: &DeadLetterPlace) -> i64 {
+fn offset_of_place(place: &DeadLetterId) -> i64 {
     offset_of(&place.to_string()).unwrap_or_default()
 }
 
@@ -357,7 +357,7 @@ impl RecordReader for EntryReader {
                 stream.next = stream.next.max(stream.end);
             }
             stream.adapt(read.len(), read.iter().map(|kept| OwnedRecord::room_bytes(&kept.record)).sum(), share);
-            for KeptRecord { place, record, .. } in read {
+            for KeptRecord { id: place, record, .. } in read {
                 let offset = offset_of_place(&place);
                 stream.next = stream.next.max(offset + 1);
                 count += 1;

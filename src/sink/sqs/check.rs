@@ -34,7 +34,7 @@ struct Queue {
 #[derive(Debug)]
 struct QueueFound {
     /// The URL or the ARN.
-    place: String,
+    resource: String,
     /// The attributes, as the service names them. Empty: the keys do not allow to see them.
     attributes: BTreeMap<String, String>,
 }
@@ -69,20 +69,20 @@ async fn gather<'a>(settings: &SqsSettings, queues: impl Iterator<Item = &'a str
 /// Asks for the attributes of a queue or topic, and whether messages may be sent to it.
 async fn look_at(caller: &Caller, name: &str) -> Result<Result<QueueFound, ServiceRefusal>, Failure> {
     let settings = &caller.settings;
-    let place = if is_url(name) { Ok(name.to_owned()) } else { caller.url_of(name).await };
-    let place = match answered(settings, place)? {
+    let resource = if is_url(name) { Ok(name.to_owned()) } else { caller.url_of(name).await };
+    let resource = match answered(settings, resource)? {
         Err(refusal) => return Ok(Err(refusal)),
-        Ok(place) => place,
+        Ok(resource) => resource,
     };
-    let attributes = match answered(settings, caller.attributes(&place).await)? {
+    let attributes = match answered(settings, caller.attributes(&resource).await)? {
         Err(refusal) if refusal.fault().0 == SqsFault::Missing => return Ok(Err(refusal)),
         Err(_not_permitted) => BTreeMap::new(),
         Ok(attributes) => attributes,
     };
     // The service checks rights before the batch, which is empty.
-    let sent = caller.send(name, &place, settings.service.batch()).await;
-    let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0.is_of_place());
-    Ok(refused.map_or(Ok(QueueFound { place, attributes }), Err))
+    let sent = caller.send(name, &resource, settings.service.batch()).await;
+    let refused = answered(settings, sent)?.err().filter(|refusal| refusal.fault().0.is_of_resource());
+    Ok(refused.map_or(Ok(QueueFound { resource, attributes }), Err))
 }
 
 impl Queue {
@@ -92,11 +92,11 @@ impl Queue {
 
     /// The name for people, such as `queue orders.fifo`.
     fn shown(&self) -> String {
-        format!("{} {}", self.service.place(), self.name)
+        format!("{} {}", self.service.resource(), self.name)
     }
 
     fn findings(&self, wanted: &Wanted<'_>) -> Vec<Finding> {
-        let QueueFound { place, attributes } = match &self.found {
+        let QueueFound { resource, attributes } = match &self.found {
             Ok(found) => found,
             Err(refusal) => return vec![self.refused(refusal)],
         };
@@ -113,9 +113,9 @@ impl Queue {
                     .words(format!("allow {right} on it")),
             );
         }
-        found.extend(self.of_retention(place, attributes));
-        found.extend(self.of_subscriptions(place, attributes));
-        found.extend(self.of_size((place, attributes), wanted.largest_bytes));
+        found.extend(self.of_retention(resource, attributes));
+        found.extend(self.of_subscriptions(resource, attributes));
+        found.extend(self.of_size((resource, attributes), wanted.largest_bytes));
         found
     }
 
@@ -124,14 +124,14 @@ impl Queue {
         errors::create(self.service, &format!("{}{more}", self.name))
     }
 
-    /// The command that sets an attribute of the queue or topic at `place` to `value`.
-    fn set(&self, place: &str, attribute: &str, value: &str) -> String {
+    /// The command that sets an attribute of the queue or topic at `resource` to `value`.
+    fn set(&self, resource: &str, attribute: &str, value: &str) -> String {
         match self.service {
             Service::Sqs => {
-                format!("aws sqs set-queue-attributes --queue-url {place} --attributes {attribute}={value}")
+                format!("aws sqs set-queue-attributes --queue-url {resource} --attributes {attribute}={value}")
             }
             Service::Sns => format!(
-                "aws sns set-topic-attributes --topic-arn {place} --attribute-name {attribute} --attribute-value {value}"
+                "aws sns set-topic-attributes --topic-arn {resource} --attribute-name {attribute} --attribute-value {value}"
             ),
         }
     }
@@ -145,16 +145,16 @@ impl Queue {
     }
 
     fn of_order(&self, attributes: &BTreeMap<String, String>) -> Finding {
-        let place = self.service.place();
+        let resource = self.service.resource();
         if !self.name.ends_with(FIFO) {
             return self
                 .side()
-                .warn("order", format!("{} is a standard {place}", self.shown()))
+                .warn("order", format!("{} is a standard {resource}", self.shown()))
                 .why("it keeps no order, and may deliver a message twice")
                 .safe(format!("{}, and its name in --topic, if rows of a key must stay in order", self.create(FIFO)));
         }
         let text = format!(
-            "{} is a FIFO {place}: rows of a key stay in order, repeats within 5 minutes are dropped",
+            "{} is a FIFO {resource}: rows of a key stay in order, repeats within 5 minutes are dropped",
             self.shown()
         );
         let found = self.side().ok("order", text);
@@ -166,30 +166,36 @@ impl Queue {
         found
     }
 
-    fn of_retention(&self, place: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
+    fn of_retention(&self, resource: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
         let seconds = number(attributes, "MessageRetentionPeriod")?;
         let text = format!("{} keeps messages for {} hours", self.shown(), seconds / 3600);
-        let found = self.side().warn("retention", text).bounded(self.set(place, "MessageRetentionPeriod", "1209600"));
+        let found =
+            self.side().warn("retention", text).bounded(self.set(resource, "MessageRetentionPeriod", "1209600"));
         let found = found.why("the service deletes messages that nobody has read by then");
         Some(found.ok_if(Duration::from_secs(seconds) >= SHORT))
     }
 
     /// The finding about a topic without subscriptions: a topic keeps no messages.
-    fn of_subscriptions(&self, place: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
+    fn of_subscriptions(&self, resource: &str, attributes: &BTreeMap<String, String>) -> Option<Finding> {
         let subscriptions = number(attributes, "SubscriptionsConfirmed")?;
         let text = format!("{} has {subscriptions} confirmed subscriptions", self.shown());
-        let queue = place.replacen(":sns:", ":sqs:", 1);
-        let subscribe = format!("aws sns subscribe --topic-arn {place} --protocol sqs --notification-endpoint {queue}");
+        let queue = resource.replacen(":sns:", ":sqs:", 1);
+        let subscribe =
+            format!("aws sns subscribe --topic-arn {resource} --protocol sqs --notification-endpoint {queue}");
         let found = self.side().warn("subscriptions", text).safe(subscribe);
         let found = found.why("SNS keeps no message: what is published while nobody is subscribed is lost");
         Some(found.ok_if(subscriptions > 0))
     }
 
-    fn of_size(&self, (place, attributes): (&str, &BTreeMap<String, String>), largest_bytes: usize) -> Option<Finding> {
+    fn of_size(
+        &self,
+        (resource, attributes): (&str, &BTreeMap<String, String>),
+        largest_bytes: usize,
+    ) -> Option<Finding> {
         let limit = number(attributes, "MaximumMessageSize")?;
         let text = format!("{} takes messages of {limit} bytes, the largest row has {largest_bytes}", self.shown());
         let fix = if limit < LARGEST as u64 {
-            self.set(place, "MaximumMessageSize", &LARGEST.to_string())
+            self.set(resource, "MaximumMessageSize", &LARGEST.to_string())
         } else {
             "--on-bad-row dead-letter, or smaller rows".to_owned()
         };
@@ -223,7 +229,7 @@ mod tests {
 
     fn there(attributes: &[(&str, &str)]) -> QueueFound {
         let attributes = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        QueueFound { place: "arn:aws:sns:eu-west-1:1:orders".to_owned(), attributes }
+        QueueFound { resource: "arn:aws:sns:eu-west-1:1:orders".to_owned(), attributes }
     }
 
     fn refusal(code: &str) -> ServiceRefusal {

@@ -34,7 +34,7 @@ pub(super) enum SqsFault {
 
 impl SqsFault {
     /// Whether the queue or topic is at fault. The fault is the same for each message then.
-    pub(super) fn is_of_place(self) -> bool {
+    pub(super) fn is_of_resource(self) -> bool {
         match self {
             Self::Missing | Self::NotPermitted | Self::Unsupported => true,
             Self::Row | Self::Later | Self::Unlisted | Self::LogIn => false,
@@ -207,7 +207,7 @@ pub(super) fn refused(
     said: &str,
 ) -> Failure {
     let service = settings.service;
-    let text = format!("{} refuses a record for {} {queue}: {said}", service.kind().title, service.place());
+    let text = format!("{} refuses a record for {} {queue}: {said}", service.kind().title, service.resource());
     match fault {
         SqsFault::Row => Failure::new(FailureClass::Row, reason, text),
         SqsFault::Unlisted => Failure::new(FailureClass::Unlisted, reason, text),
@@ -216,7 +216,7 @@ pub(super) fn refused(
             Failure::new(FailureClass::Topic, reason, text)
         }
         SqsFault::NotPermitted => {
-            let allow = allow(service, &format!("the {}", service.place()));
+            let allow = allow(service, &format!("the {}", service.resource()));
             Failure::new(FailureClass::Topic, reason, text).with_remedy(allow)
         }
         SqsFault::Unsupported => Failure::new(FailureClass::Topic, reason, text),
@@ -224,13 +224,13 @@ pub(super) fn refused(
     }
 }
 
-/// The rights that publishing needs, in words. `place`: the queue or topic.
-pub(super) fn allow(service: Service, place: &str) -> String {
+/// The rights that publishing needs, in words. `resource`: the queue or topic.
+pub(super) fn allow(service: Service, resource: &str) -> String {
     let rights = match service {
         Service::Sqs => "sqs:SendMessage and sqs:GetQueueUrl",
         Service::Sns => "sns:Publish",
     };
-    format!("allow {rights} on {place}, and kms:GenerateDataKey and kms:Decrypt on its key")
+    format!("allow {rights} on {resource}, and kms:GenerateDataKey and kms:Decrypt on its key")
 }
 
 /// The command that creates a queue or topic, given its name, URL or ARN.

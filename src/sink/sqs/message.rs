@@ -143,8 +143,8 @@ impl MessageForm {
             } else if names.iter().take(count).any(|known| *known == hash) {
                 fault = Some(format!("two headers are called {name}"));
             }
-            if let Some(place) = names.get_mut(count) {
-                *place = hash;
+            if let Some(entry) = names.get_mut(count) {
+                *entry = hash;
             }
             (count, bytes) = (count + 1, bytes + name.len() + value.bytes());
         });

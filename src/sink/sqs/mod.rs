@@ -127,7 +127,7 @@ impl Service {
     }
 
     /// The word, for people, for the counterpart of a topic: queue or topic.
-    const fn place(self) -> &'static str {
+    const fn resource(self) -> &'static str {
         match self {
             Self::Sqs => "queue",
             Self::Sns => "topic",
@@ -270,17 +270,17 @@ impl SqsSettings {
         let property = |name: &str| asked.property(name);
         let (service, example) =
             if asked.scheme.starts_with("sns") { (Service::Sns, TOPIC_EXAMPLE) } else { (Service::Sqs, EXAMPLE) };
-        let place = if asked.scheme.ends_with("+http") {
+        let given = if asked.scheme.ends_with("+http") {
             InAddress::of_server(address)?
         } else {
             InAddress { region: region(address)?, ..InAddress::default() }
         };
-        let region = place
+        let region = given
             .region
             .or_else(aws::region)
             .ok_or_else(|| SettingError::usage("the region is missing", format!("--to {example}, or AWS_REGION")))?;
         let tls = tls(asked)?;
-        let endpoint = match (property("endpoint-url"), place.endpoint) {
+        let endpoint = match (property("endpoint-url"), given.endpoint) {
             (Some(given), _) => endpoint(given, tls)?,
             (None, Some(local)) => local,
             (None, None) => Endpoint { host: host(service, &region), port: 443, tls: Some(tls) },
@@ -289,7 +289,7 @@ impl SqsSettings {
             service,
             endpoint,
             region,
-            keys: keys(asked, address, place.id, place.secret)?,
+            keys: keys(asked, address, given.id, given.secret)?,
             form: MessageForm {
                 attributes: property("attributes").map(attributes).transpose()?,
                 base64: base64(asked)?,

@@ -91,7 +91,7 @@ impl RunError {
         Self::ended(Operator, RunCause::Grows { publication: publication.to_owned(), all, messages }, remedy)
     }
 
-    /// A table that was asked for is a partition, and its rows come as those of `root`. `tables`: `--table`, with `root` in its place.
+    /// A table that was asked for is a partition, and its rows come as those of `root`. `tables`: `--table`, with `root` instead.
     pub(crate) fn comes_as_root(table: &TableName, root: &TableName, publication: &str, tables: &[TableName]) -> Self {
         let text = format!(
             "rows of table {table} come as rows of {root}: publication \"{publication}\" has publish_via_partition_root = true"
@@ -345,7 +345,7 @@ impl RunError {
     }
 }
 
-/// Another server in the place of the one that was read.
+/// Another server instead of the one that was read.
 impl RunError {
     /// The server behind the address is another one. `before` and `found`: their system identifiers.
     pub(crate) fn other_cluster(before: &str, found: &str) -> Self {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! In: what the catalogue says of a table. Out: SQL. Each page is a statement of its own, so that no transaction is held open, unless all are
-//! read under the snapshot of a new slot. The second way is for that snapshot alone: it finds rows by their place in the table's file. The
+//! read under the snapshot of a new slot. The second way is for that snapshot alone: it finds rows by their ctid. The
 //! order of the key is the one that its type and collation have.
 
 use crate::outbox::TableName;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// Blocks of a file that are read by one statement: 8 MiB.
 const BLOCKS: u64 = 1024;
 
-/// The texts of a row's key columns, or its place.
+/// The texts of a row's key columns, or its ctid.
 pub(super) type Key = Arc<[Option<String>]>;
 
 /// A table, or a partition, whose rows are read.
@@ -49,8 +49,8 @@ pub(super) struct Part {
 pub(super) enum Paging {
     /// By these columns, which are unique together.
     Keys(Vec<KeyColumn>),
-    /// By place.
-    Places {
+    /// By ctid.
+    Ctids {
         /// `pg_relation_filenode`.
         file: u32,
         /// Blocks of the file.
@@ -83,7 +83,7 @@ pub(super) enum Start {
 
 /// The position up to which rows are read, or published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PartPosition {
+pub(super) struct PartCursor {
     /// The part; beyond the last one: all of them.
     pub(super) part: usize,
     pub(super) start: Start,
@@ -120,7 +120,7 @@ impl Part {
     fn wanted(&self, asked: &PageSettings) -> String {
         let mut rows = match (&self.paging, &self.until) {
             (Paging::Keys(keys), Some(until)) => compared(keys, "<=", until),
-            (Paging::Keys(_) | Paging::Places { .. }, _) => "true".to_owned(),
+            (Paging::Keys(_) | Paging::Ctids { .. }, _) => "true".to_owned(),
         };
         for condition in asked.condition.iter().chain(&self.filter) {
             // On lines of its own: it may end with a comment.
@@ -178,7 +178,7 @@ impl Part {
                 let order: Vec<String> = names.iter().map(|name| format!("{}.{name}", self.name.sql())).collect();
                 (texts, format!(" ORDER BY {} LIMIT {}", order.join(", "), asked.chunk), None)
             }
-            Paging::Places { blocks, .. } => {
+            Paging::Ctids { blocks, .. } => {
                 let from = first_block(start);
                 if from >= *blocks {
                     return None;
@@ -216,11 +216,11 @@ impl Part {
                 keys.first().map_or_else(String::new, |first| format!(" AND {} IS NULL", identifier(&first.name)))
             }
             (Paging::Keys(_), Start::First | Start::Block(_)) => String::new(),
-            (Paging::Places { .. }, start) => {
+            (Paging::Ctids { .. }, start) => {
                 let from = match start {
                     Start::After(key) => {
-                        let place = key.first().and_then(Option::as_deref).unwrap_or("(0,0)");
-                        format!(" AND ctid > {}::tid", literal(place))
+                        let ctid = key.first().and_then(Option::as_deref).unwrap_or("(0,0)");
+                        format!(" AND ctid > {}::tid", literal(ctid))
                     }
                     Start::First | Start::Nulls => String::new(),
                     Start::Block(block) => format!(" AND ctid >= '({block},0)'::tid"),
@@ -262,8 +262,8 @@ fn first_block(start: &Start) -> u64 {
         Start::First | Start::Nulls => 0,
         Start::Block(block) => *block,
         Start::After(key) => {
-            let place = key.first().and_then(Option::as_deref).unwrap_or_default();
-            let block = place.strip_prefix('(').and_then(|place| place.split(',').next());
+            let ctid = key.first().and_then(Option::as_deref).unwrap_or_default();
+            let block = ctid.strip_prefix('(').and_then(|numbers| numbers.split(',').next());
             block.and_then(|block| block.parse().ok()).unwrap_or_default()
         }
     }
@@ -288,7 +288,7 @@ impl PartFacts {
     /// How pages are made; `None`: the column that is to come first is not there, or there is no key behind it.
     pub(super) fn paging(&self, order: Option<&str>) -> Option<Paging> {
         match (order, &self.order) {
-            (None, _) if self.key.is_empty() => Some(Paging::Places { file: self.file, blocks: self.blocks }),
+            (None, _) if self.key.is_empty() => Some(Paging::Ctids { file: self.file, blocks: self.blocks }),
             (None, _) => Some(Paging::Keys(self.key.clone())),
             (Some(_), Some(first)) if !self.key.is_empty() => {
                 let others = self.key.iter().filter(|key| key.name != first.name).cloned();
@@ -320,7 +320,7 @@ pub(super) fn facts(
                 COALESCE(pg_catalog.pg_relation_filenode(c.oid), 0),
                 CASE WHEN c.relkind = 'p' THEN 0
                      ELSE pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::bigint END,
-                (SELECT pg_catalog.jsonb_agg({COLUMN} ORDER BY k.place)
+                (SELECT pg_catalog.jsonb_agg({COLUMN} ORDER BY k.number)
                    FROM (SELECT i.indkey::int2[] AS columns, i.indnkeyatts FROM pg_catalog.pg_index AS i
                           WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid AND i.indimmediate
                             AND i.indpred IS NULL AND i.indexprs IS NULL
@@ -328,7 +328,7 @@ pub(super) fn facts(
                                              WHERE a.attrelid = c.oid AND NOT a.attnotnull
                                                AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
                           ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid LIMIT 1) AS best,
-                        LATERAL pg_catalog.unnest(best.columns[0:best.indnkeyatts - 1]) WITH ORDINALITY AS k (attnum, place)
+                        LATERAL pg_catalog.unnest(best.columns[0:best.indnkeyatts - 1]) WITH ORDINALITY AS k (attnum, number)
                    JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.oid AND a.attnum = k.attnum),
                 (SELECT {COLUMN} FROM pg_catalog.pg_attribute AS a
                   WHERE a.attrelid = c.oid AND a.attname = {} AND a.attnum > 0 AND NOT a.attisdropped)

@@ -94,8 +94,8 @@ fn rows_without_a_value_to_order_by_come_last_and_are_not_lost() {
 
 #[test]
 fn without_a_key_a_page_is_a_range_of_blocks() {
-    let places = || Paging::Places { file: 1, blocks: 1500 };
-    let page = |start: Start| part(places()).page(&asked(None), &start);
+    let ctids = || Paging::Ctids { file: 1, blocks: 1500 };
+    let page = |start: Start| part(ctids()).page(&asked(None), &start);
     let first = page(Start::First).unwrap();
     let order = "ORDER BY \"public\".\"outbox\".ctid";
     assert!(first.sql.ends_with(&format!("WHERE true AND ctid < '(1024,0)'::tid {order}")), "{}", first.sql);
@@ -130,7 +130,7 @@ fn an_order_needs_its_column_and_a_key_behind_it() {
         order,
     };
     let (id, at) = (column("id", "bigint", true), column("at", "date", false));
-    assert_eq!(facts(&[], None).paging(None), Some(Paging::Places { file: 3, blocks: 9 }));
+    assert_eq!(facts(&[], None).paging(None), Some(Paging::Ctids { file: 3, blocks: 9 }));
     assert_eq!(facts(&[], Some(at.clone())).paging(Some("at")), None);
     assert_eq!(facts(std::slice::from_ref(&id), None).paging(Some("at")), None);
     let both = facts(&[id.clone(), at.clone()], Some(at.clone())).paging(Some("at"));

@@ -447,7 +447,7 @@ fn mark(request: &SetupRequest, facts: &SetupFacts) -> Option<Step> {
     let comment = comment(facts);
     let SetupRequest { publication, slot, .. } = request;
     let owned = facts.publication.as_ref().is_none_or(|found| found.mark.owned);
-    // A token of another place stays: it says that what was known is known there.
+    // A token of another database stays: it says that what was known is known there.
     let is_marked =
         marker::is_set(comment, slot) && (marker::token(comment, slot).is_some() || is_of_other_place(request, facts));
     if !owned || (is_marked && facts.slot.is_some() && !request.after_loss) {

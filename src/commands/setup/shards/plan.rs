@@ -184,10 +184,10 @@ fn is_plain(connection: &mut Connection, member: &Member, tables: &[NamedTable])
         return unfit(&format!("slot \"{other}\" is read with it, too"), fix);
     }
     let token = marker::token(member.comment.as_deref(), &member.slot).unwrap_or_default();
-    if let Some(place) = backfill_progress::unfinished(connection, &member.slot, token)? {
+    if let Some(large_object) = backfill_progress::unfinished(connection, &member.slot, token)? {
         let why = "its existing rows are not all published, and no backfill can resume once they are shared out";
         let fix = Remedy::from(Command::new("backfill")).and(format!(
-            ", to its end; then the same command again. To leave the others out: SELECT lo_unlink({place});"
+            ", to its end; then the same command again. To leave the others out: SELECT lo_unlink({large_object});"
         ));
         return unfit(why, fix);
     }

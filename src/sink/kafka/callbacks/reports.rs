@@ -148,7 +148,7 @@ impl KafkaSink {
         Report::Refused(Box::new(Refused { id: RefusalId(0), tag: self.partitions.tag(ticket), record, failure }))
     }
 
-    /// Puts new producers in the place of those that have ended. Ends an old one once it has nothing in flight.
+    /// Replaces producers that have ended with new ones. Ends an old one once it has nothing in flight.
     pub(in crate::sink::kafka) fn renew(&mut self, each: &mut dyn FnMut(Report)) {
         for producer in self.producers.ended(self.now) {
             if let Err(failure) = self.renew_producer(producer) {
@@ -199,7 +199,7 @@ impl KafkaSink {
         self.put_new_producer(producer)
     }
 
-    /// Puts new producers in the place of all, which were purged. Each partition has to be proven again. The old ones stay until their last
+    /// Replaces all producers, which were purged, with new ones. Each partition has to be proven again. The old ones stay until their last
     /// reports have come.
     pub(in crate::sink::kafka) fn replace_purged(&mut self) -> Result<(), Failure> {
         self.now = Instant::now();

@@ -226,7 +226,7 @@ impl KafkaSettings {
         self.reader_with(isolation, &[])
     }
 
-    /// A consumer without a group, with these properties in the place of its own.
+    /// A consumer without a group, with these properties instead of its own.
     pub(super) fn reader_with(
         &self,
         isolation: &str,

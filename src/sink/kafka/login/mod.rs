@@ -159,7 +159,7 @@ enum LoginProof {
 }
 
 impl Login {
-    /// Takes walrelay's properties out of `properties`, and adds those that librdkafka needs in their place. `brokers`: their addresses.
+    /// Takes walrelay's properties out of `properties`, and adds those that librdkafka needs instead. `brokers`: their addresses.
     /// `None`: tokens and passwords do not change.
     ///
     /// # Errors

@@ -109,7 +109,7 @@ pub(super) enum PartitionState {
     Isolating,
     /// The first record was refused, and waits for the relay's decision.
     Held { failure: Failure },
-    /// A dead-letter record in another partition has taken the place of the first one, and waits for its report.
+    /// A dead-letter record in another partition has replaced the first one, and waits for its report.
     Replaced,
 }
 

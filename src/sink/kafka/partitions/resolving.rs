@@ -1,6 +1,6 @@
 //! Holds a record that is refused alone, and its partition with it, until the relay decides on it.
 //!
-//! In: a refusal, its resolution. Out: reports for the relay, dead-letter records in place of refused ones. If the dead-letter record goes
+//! In: a refusal, its resolution. Out: reports for the relay, dead-letter records instead of refused ones. If the dead-letter record goes
 //! to another partition, the records behind the refused one wait until its report.
 
 use super::entries::{RecordEntry, size};
@@ -88,7 +88,7 @@ impl Partitions {
         }
     }
 
-    /// Puts a dead-letter record for the same partition in the place of the refused one.
+    /// Replaces the refused record with a dead-letter record for the same partition.
     fn replace_in_place(&mut self, at: u32, record: &Record<'_>, token: Token) {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(front) = partition.queue.front_mut() else { return };

@@ -169,7 +169,7 @@ impl Producers {
         soon && !passes || producer.fruitless >= MOST_FRUITLESS
     }
 
-    /// Puts `producer` in the place of the one with this number, which it returns.
+    /// Replaces the producer with this number, which it returns, with `producer`.
     pub(super) fn replace(&mut self, number: u8, producer: BaseProducer<Context>) -> io::Result<Client> {
         let (client, now) = (Client::new(producer)?, Instant::now());
         let Some(producer) = self.numbered.get_mut(usize::from(number)) else { return Ok(client) };

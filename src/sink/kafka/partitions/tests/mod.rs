@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// Other producers in place of those that have ended, that no broker knows.
+    /// Other producers instead of those that have ended, that no broker knows.
     fn renew(&mut self, partitions: &mut Partitions) {
         for at in 0..=self.sharing {
             if self.producers[at].fatal {

@@ -1,4 +1,4 @@
-//! [`OutboxPlace`]: a database with the publication and the slot that carry the rows of its outbox tables.
+//! [`Carrier`]: a database with the publication and the slot that carry the rows of its outbox tables.
 //!
 //! In: names. Out: the slots that carry the rows, the position of one, whether it is the one that the setup marker is for, and the statement that
 //! publishes rows again. Reads only.
@@ -16,9 +16,9 @@ use crate::pg::{Connection, catalog, marker, server};
 use crate::remedy::Command;
 use crate::supervise::{REPUBLISH_PAGE, RunError, check_slot};
 
-/// A database, a publication and a slot.
+/// The way by which rows leave a database: a publication and a slot.
 #[derive(Debug, Clone)]
-pub struct OutboxPlace {
+pub struct Carrier {
     /// The database.
     pub source: Source,
     /// The publication that carries their rows.
@@ -29,19 +29,19 @@ pub struct OutboxPlace {
     pub shard: Option<Shard>,
 }
 
-impl OutboxPlace {
-    /// The slots that carry the rows: this slot, or those of a complete set of shards.
-    pub(super) fn slot_places(&self, connection: &mut Connection) -> Result<Vec<Self>, CommandError> {
+impl Carrier {
+    /// The carrier of each slot that the rows come by: this one, or those of a complete set of shards.
+    pub(super) fn each_slot(&self, connection: &mut Connection) -> Result<Vec<Self>, CommandError> {
         let Some(set) = shards::settled(connection, (&self.publication, &self.slot))? else {
             return Ok(vec![self.clone()]);
         };
-        let place = |member: shards::Member| Self {
+        let carrier = |member: shards::Member| Self {
             publication: member.publication,
             slot: member.slot,
             shard: member.shard,
             ..self.clone()
         };
-        Ok(set.members.into_iter().map(place).collect())
+        Ok(set.members.into_iter().map(carrier).collect())
     }
 
     /// Returns the command that runs the relay of the slot.
@@ -68,16 +68,16 @@ pub(super) fn publishing_again(shape: &Shape, table: &TableName, condition: &str
 }
 
 /// The slot's position, if it is one that a relay on this database can read.
-pub(super) fn confirmed(connection: &mut Connection, place: &OutboxPlace) -> Result<Lsn, CommandError> {
-    let Some(slot) = server::slot(connection, &place.slot)? else {
-        if let Some(shard) = place.shard {
-            return Err(CommandError::shard_incomplete(shard, &shards::no_slot(&place.slot)));
+pub(super) fn confirmed(connection: &mut Connection, carrier: &Carrier) -> Result<Lsn, CommandError> {
+    let Some(slot) = server::slot(connection, &carrier.slot)? else {
+        if let Some(shard) = carrier.shard {
+            return Err(CommandError::shard_incomplete(shard, &shards::no_slot(&carrier.slot)));
         }
-        let mark = catalog::publication_mark(connection, &place.publication)?;
-        let was_there = marker::is_set(mark.comment.as_deref(), &place.slot);
-        return Err(RunError::no_slot(&place.slot, was_there).into());
+        let mark = catalog::publication_mark(connection, &carrier.publication)?;
+        let was_there = marker::is_set(mark.comment.as_deref(), &carrier.slot);
+        return Err(RunError::no_slot(&carrier.slot, was_there).into());
     };
-    Ok(check_slot(&place.slot, &place.source.dbname, &slot)?)
+    Ok(check_slot(&carrier.slot, &carrier.source.dbname, &slot)?)
 }
 
 /// Says why the setup marker may be that of another slot than the one that is there `now`. `None`: nothing speaks against it.

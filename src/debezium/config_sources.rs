@@ -1,12 +1,12 @@
-//! [`Places`]: the places in which Debezium Server finds its keys, and which of them takes precedence.
+//! [`ConfigSources`]: the sources in which Debezium Server finds its keys, and which of them takes precedence.
 //!
 //! ```text
 //!  variables ──► .env in the working directory ──► application-PROFILE.properties ──► application.properties
 //! ```
 //!
-//! In: the keys of each place. Out: the keys as Debezium Server sees them. The first place that has a key counts. In each place, a key
+//! In: the keys of each source. Out: the keys as Debezium Server sees them. The first source that has a key counts. In each source, a key
 //! of an active profile takes precedence over the same key without one. A variable stands for a key in any case, with an underscore in
-//! the place of each character that is no letter or digit.
+//! for each character that is no letter or digit.
 //! Invariant: if two spellings of one key have different values, that is an error, since Java's hashes decide which of them counts.
 //! Specification: Debezium Server's `DebeziumServer.configToProperties`; SmallRye Config's `EnvConfigSource`,
 //! `ProfileConfigSourceInterceptor`; Quarkus' "Configuration Reference".
@@ -15,21 +15,21 @@ use super::keys::Keys;
 use crate::pg::source::Environment;
 use crate::setting_text::{Given, Origin, SettingError};
 
-/// All places. The first one that has a key counts.
+/// All sources. The first one that has a key counts.
 #[derive(Default)]
-pub(super) struct Places {
-    places: Vec<KeyPlace>,
+pub(super) struct ConfigSources {
+    sources: Vec<ConfigSource>,
     /// Active profiles. The last one that has a key counts.
     profiles: Vec<String>,
 }
 
-struct KeyPlace {
+struct ConfigSource {
     keys: Keys,
     /// Whether the keys are names of variables.
     is_of_variables: bool,
 }
 
-/// The prefixes of keys that Debezium Server also takes with underscores in the place of dots.
+/// The prefixes of keys that Debezium Server also takes with underscores instead of dots.
 const IN_ANY_FORM: [&str; 4] = ["debezium.source.", "debezium.format.", "debezium.transforms.", "debezium.predicates."];
 
 /// Keys with one of these prefixes that Debezium Server takes only with dots.
@@ -50,7 +50,7 @@ const OF_VARIABLES: [&str; 7] = [
 /// Variables from which Java reads options.
 const JAVA_OPTIONS: [&str; 4] = ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "JAVA_OPTS", "DEBEZIUM_OPTS"];
 
-impl Places {
+impl ConfigSources {
     /// `files`: the keys of all files together. `dot_env`: the keys of `.env`.
     pub(super) fn new(files: Keys, dot_env: Option<Keys>, environment: &Environment) -> Self {
         let mut variables = Keys::default();
@@ -58,13 +58,15 @@ impl Places {
             variables.insert(name.clone(), Given { text: text.clone(), origin: Origin::foreign(name) });
         }
         let of_variables =
-            std::iter::once(variables).chain(dot_env).map(|keys| KeyPlace { keys, is_of_variables: true });
-        let mut places = Self {
-            places: of_variables.chain(std::iter::once(KeyPlace { keys: files, is_of_variables: false })).collect(),
+            std::iter::once(variables).chain(dot_env).map(|keys| ConfigSource { keys, is_of_variables: true });
+        let mut sources = Self {
+            sources: of_variables
+                .chain(std::iter::once(ConfigSource { keys: files, is_of_variables: false }))
+                .collect(),
             profiles: Vec::new(),
         };
-        places.profiles = places.active();
-        places
+        sources.profiles = sources.active();
+        sources
     }
 
     /// The active profiles. Later ones take precedence. An empty list of profiles counts as one profile.
@@ -74,16 +76,16 @@ impl Places {
 
     fn active(&self) -> Vec<String> {
         const NAMES: [&str; 3] = ["mp.config.profile", "quarkus.profile", "smallrye.config.profile"];
-        let named = self.places.iter().find_map(|place| NAMES.iter().find_map(|name| place.find(name)));
+        let named = self.sources.iter().find_map(|source| NAMES.iter().find_map(|name| source.find(name)));
         let given = named.map_or(DEFAULT_PROFILE, |value| &value.text);
         given.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
-    /// The value of a key, from the first place that has it.
+    /// The value of a key, from the first source that has it.
     pub(super) fn find(&self, name: &str) -> Option<&Given> {
-        self.places.iter().find_map(|place| {
-            let of_profiles = self.profiles.iter().rev().find_map(|profile| place.find(&format!("%{profile}.{name}")));
-            of_profiles.or_else(|| place.find(name))
+        self.sources.iter().find_map(|source| {
+            let of_profiles = self.profiles.iter().rev().find_map(|profile| source.find(&format!("%{profile}.{name}")));
+            of_profiles.or_else(|| source.find(name))
         })
     }
 
@@ -111,12 +113,12 @@ impl Places {
 
     /// The names of all keys: those in files, and those for which variables stand.
     fn names(&self) -> Vec<String> {
-        let of = |is_of_variables| self.places.iter().filter(move |place| place.is_of_variables == is_of_variables);
+        let of = |is_of_variables| self.sources.iter().filter(move |source| source.is_of_variables == is_of_variables);
         let mut names = of(false)
-            .flat_map(|place| place.keys.iter().filter_map(|(name, _)| self.without_profile(name)))
+            .flat_map(|source| source.keys.iter().filter_map(|(name, _)| self.without_profile(name)))
             .collect::<Vec<_>>();
         let of_variables = of(true)
-            .flat_map(|place| place.keys.iter().flat_map(|(name, value)| self.of_variable(name, value, &names)));
+            .flat_map(|source| source.keys.iter().flat_map(|(name, value)| self.of_variable(name, value, &names)));
         let of_variables = of_variables.collect::<Vec<_>>();
         names.extend(of_variables);
         names
@@ -155,7 +157,7 @@ impl Places {
     }
 }
 
-/// Whether a key may have underscores in the place of its dots.
+/// Whether a key may have underscores instead of its dots.
 fn is_in_any_form(dotted: &str) -> bool {
     IN_ANY_FORM.iter().any(|prefix| dotted.starts_with(prefix)) && !WITH_DOTS.contains(&dotted)
 }
@@ -163,7 +165,7 @@ fn is_in_any_form(dotted: &str) -> bool {
 /// Debezium Server's profile, if the user sets none.
 const DEFAULT_PROFILE: &str = "prod";
 
-impl KeyPlace {
+impl ConfigSource {
     fn find(&self, name: &str) -> Option<&Given> {
         if !self.is_of_variables {
             return self.keys.get(name);
