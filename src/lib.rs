@@ -19,10 +19,10 @@
 //!
 //! # Invariants
 //!
-//! | # | always true | held by |
+//! | # | always true | kept by |
 //! |---|---|---|
 //! | 1 | `flush_lsn` never goes back, except by `Ledger::fall_back_to`: the server left the timeline there, or another relay has had the slot | `assert!` in [`positions::Ledger`] |
-//! | 2 | an LSN is confirmed only once every record of its transaction and of all earlier ones is acknowledged | [`positions::Ledger`]; the simulation compares each confirmed LSN with what the scripted broker holds |
+//! | 2 | an LSN is confirmed only once every record of its transaction and of all earlier ones is acknowledged | [`positions::Ledger`]; the simulation compares each confirmed LSN with what the scripted broker has |
 //! | 3 | a keepalive moves `flush_lsn` only when nothing is in flight and no transaction is open | [`positions::Ledger`]; simulation |
 //! | 4 | one delivery report per enqueued record | `assert!` in [`positions::Ledger`] |
 //! | 5 | bytes in flight ≤ `--max-in-flight` ≤ the client's queue | [`settings`] refuses otherwise |

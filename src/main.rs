@@ -27,7 +27,7 @@ fn main() {
 }
 
 fn begin() -> u8 {
-    // A core dump would hold passwords, and so does the memory that another process of the same user could read. Only a kernel without this
+    // A core dump would contain passwords, and so does the memory that another process of the same user could read. Only a kernel without this
     // call refuses it.
     let _kept_out = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     if let Err(error) = stderr::start() {
@@ -67,9 +67,9 @@ fn execute(task: Task, typed: &TypedFlags) -> Result<(), CommandError> {
         Task::Prune(request) => prune::prune(&request, &mut io::stdout(), &mut io::stderr(), &stop),
         // A signal ends the process, and with its connection whatever was being waited for.
         Task::Setup(request, backfill) => {
-            let held = in_dialogue(|dialogue| setup::setup(&request, dialogue, &|| false))?;
+            let exported = in_dialogue(|dialogue| setup::setup(&request, dialogue, &|| false))?;
             let fill = |request: Box<backfill::BackfillRequest>| {
-                in_dialogue(|dialogue| backfill::backfill(*request, held, dialogue, typed))
+                in_dialogue(|dialogue| backfill::backfill(*request, exported, dialogue, typed))
             };
             backfill.map_or(Ok(()), fill)
         }

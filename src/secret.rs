@@ -222,7 +222,7 @@ impl SecretCommand {
     }
 }
 
-/// Whether a variable is one of the relay's settings, some of which hold secrets. A program that prints one secret must not get the others.
+/// Whether a variable is one of the relay's settings, some of which are secrets. A program that prints one secret must not get the others.
 fn may_hold_own_secret(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"WALRELAY_") || name == "DATABASE_URL" || name == "PGPASSWORD"
 }
@@ -341,7 +341,7 @@ mod tests {
         let mut child = command.spawn().unwrap();
         let printed = drain(child.stdout.take());
         assert!(wait(&mut child, Instant::now()).is_none());
-        // Nobody holds the other end any more.
+        // Nobody has the other end any more.
         assert_eq!(printed.recv_timeout(Duration::from_mins(1)).unwrap(), b"");
     }
 }

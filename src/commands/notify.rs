@@ -95,7 +95,7 @@ fn reach(name: &OsString) -> std::io::Result<(UnixDatagram, SocketAddr)> {
         None => SocketAddr::from_pathname(name)?,
     };
     let socket = UnixDatagram::unbound()?;
-    // A manager that does not read must not hold anything up.
+    // A manager that does not read must not delay anything.
     socket.set_nonblocking(true)?;
     Ok((socket, address))
 }

@@ -6,7 +6,7 @@
 //!
 //! In: ids. Out: how many of the rows are noted, or why the last attempt failed. However many rows wait, only as many ids are kept as a note has
 //! room for. The thread reads the note that is there each time, since somebody may have taken it away. A failed attempt is repeated after a
-//! growing pause, without end. The connection is a plain one, which holds up a smart shutdown of the server, so it lives two seconds at most.
+//! growing pause, without end. The connection is a plain one, which delays a smart shutdown of the server, so it lives two seconds at most.
 //! While there is a stream, the note goes to the server that the stream comes from. A standby takes no notes, and no `prune` can ask it.
 //!
 //! Invariant: a row counts as noted once its note is committed and, if the slot is synchronized, once the standbys that may take the slot over

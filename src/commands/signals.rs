@@ -60,7 +60,7 @@ pub fn end(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// On a thread of its own: one that writes into a full pipe holds the lock of stdout until somebody reads.
+/// On a thread of its own: one that writes into a full pipe has the lock of stdout until somebody reads.
 fn flush_stdout() {
     let (flushed, done) = mpsc::channel();
     drop(thread::Builder::new().spawn(move || flushed.send(io::stdout().flush())));

@@ -7,7 +7,7 @@
 //!  worker.properties ──► worker's keys    producer.* ───────────────────────────────────► producer's keys, below those
 //! ```
 //!
-//! In: files' bytes, the environment. Out: a [`Configuration`], whose values still hold their `${…}`.
+//! In: files' bytes, the environment. Out: a [`Configuration`], whose values still have their `${…}`.
 //! Specification: Debezium Server's `DebeziumServer`, Kafka Connect's REST interface.
 
 use std::path::{Path, PathBuf};

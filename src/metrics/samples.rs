@@ -57,9 +57,9 @@ impl Samples<'_> {
         counts.into_iter().try_for_each(|(label, count)| self.labelled(&label, count))
     }
 
-    /// Writes 1 for the choice `holds`, and 0 for the others.
-    pub(super) fn one_of<const N: usize>(&mut self, choices: [&str; N], holds: &str) -> fmt::Result {
-        choices.into_iter().try_for_each(|choice| self.labelled(choice, u64::from(choice == holds)))
+    /// Writes 1 for the choice `chosen`, and 0 for the others.
+    pub(super) fn one_of<const N: usize>(&mut self, choices: [&str; N], chosen: &str) -> fmt::Result {
+        choices.into_iter().try_for_each(|choice| self.labelled(choice, u64::from(choice == chosen)))
     }
 
     pub(super) fn histogram(&mut self, histogram: &Histogram) -> fmt::Result {

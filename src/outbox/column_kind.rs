@@ -102,7 +102,7 @@ pub(super) enum ColumnKind {
 }
 
 impl ColumnKind {
-    /// The content that a column of this kind holds.
+    /// The content that a column of this kind has.
     pub(super) const fn content(self) -> Content {
         match self {
             Self::Json | Self::Jsonb => Content::Json,

@@ -65,7 +65,7 @@ pub struct Outbox {
     domains: Domains,
     /// Details of types and columns, from the last query of the catalog.
     details: Details,
-    /// The end of the WAL before that query. The details hold for transactions that commit before it. Later DDL may have changed them.
+    /// The end of the WAL before that query. The details are true for transactions that commit before it. Later DDL may have changed them.
     details_as_of: Lsn,
     /// See [`Outbox::readings`].
     readings: Vec<TableReading>,
@@ -255,7 +255,7 @@ impl Outbox {
         self
     }
 
-    /// Whether the publication holds a table that is published.
+    /// Whether the publication has a table that is published.
     pub fn covers_any(&self) -> bool {
         self.tables.covers_any()
     }
@@ -266,7 +266,7 @@ impl Outbox {
         self.tables.set_read_position(position);
     }
 
-    /// Takes the tables that the publication holds now, and forgets the announced tables: a new connection announces them again.
+    /// Takes the tables that the publication has now, and forgets the announced tables: a new connection announces them again.
     /// Returns whether values should come in binary form. That makes a `bytea` half as long, and has no advantage for other types.
     ///
     /// # Errors
@@ -360,7 +360,7 @@ impl Outbox {
         self.tables.wants_read()
     }
 
-    /// Returns, as `schema.table`, the tables whose rows made the relay read the publication again, and that it does not hold: they
+    /// Returns, as `schema.table`, the tables whose rows made the relay read the publication again, and that it does not have: they
     /// were dropped, renamed or removed. `--table` does not name them, and they do not have the shape of an outbox, so their rows are
     /// not published. Each is returned once. Rows of tables with the shape of an outbox are bad rows.
     pub fn take_not_found(&mut self) -> Vec<String> {

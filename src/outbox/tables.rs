@@ -1,12 +1,12 @@
 //! Decides which tables are published, as far as the catalog shows it.
 //!
 //! A row comes with the name that its table had when the row was committed. `--table` may name the root of a partition. Only the
-//! catalog knows partitions, and it knows only those of now. In: the tables that the publication holds now, and the position of that
+//! catalog knows partitions, and it knows only those of now. In: the tables that the publication has now, and the position of that
 //! read; names in the stream. Out: a table's [`Standing`]. A table is *covered* if `--table` names it or a partitioned table above it,
 //! or if `--table` names no table. This file knows no rows and no columns.
 //!
-//! Invariant: if a table may have been covered when its row was committed, its standing is never [`Standing::NotPublished`]. That holds for
-//! a partition, too, that was detached before this process first read the publication, and that the publication holds as a table of its
+//! Invariant: if a table may have been covered when its row was committed, its standing is never [`Standing::NotPublished`]. That is true for
+//! a partition, too, that was detached before this process first read the publication, and that the publication has as a table of its
 //! own: the catalog shows that it has lost a parent since the slot's position ([`Standing::LostParent`]).
 
 use crate::lsn::Lsn;
@@ -20,7 +20,7 @@ pub(super) struct Tables {
     /// Empty: every table that `patterns` capture.
     named: Vec<TableName>,
     patterns: TablePatterns,
-    /// The standing of each table that the publication holds, or that was not found in it, by schema and name.
+    /// The standing of each table that the publication has, or that was not found in it, by schema and name.
     published: HashMap<(String, String), Standing>,
     /// Every table that was once covered as a partition, by the name that it had then. It stays covered under that name, since its rows
     /// may come long after it was detached or dropped.
@@ -101,9 +101,9 @@ impl Tables {
         position < self.read_position
     }
 
-    /// Takes the tables that the publication holds now.
+    /// Takes the tables that the publication has now.
     pub(super) fn published(&mut self, tables: &[PublishedTable]) {
-        // If `--table` has a name that no published table has, it is the name of a partitioned table of which the publication holds the
+        // If `--table` has a name that no published table has, it is the name of a partitioned table of which the publication has the
         // partitions.
         let by_parts = self.named.iter().any(|name| !tables.iter().any(|table| name.names(&table.relation)));
         let standing = |table: &PublishedTable| match self.covers(table) {

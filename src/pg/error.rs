@@ -105,7 +105,7 @@ pub enum Error {
     Locked {
         /// `schema.table`.
         table: String,
-        /// The session that holds the lock.
+        /// The session that has the lock.
         holder: Box<LockHolder>,
     },
     /// The slot's creation has begun, and ends once the transactions have ended that were open at its beginning.

@@ -7,7 +7,7 @@
 //!
 //! In: the bytes of a read, which may end within a frame. Out: one whole frame at a time, borrowed from the buffer. A frame stays in
 //! the buffer until it is consumed. So if a destination has no room for a record, its frame is simply read again later.
-//! Invariant: `start <= end <= bytes.len()`; the buffer grows only to hold a frame whose length was checked against the limit.
+//! Invariant: `start <= end <= bytes.len()`; the buffer grows only for a frame whose length was checked against the limit.
 //! Specification: PostgreSQL manual, section 54.2 "Message Flow", 54.7 "Message Formats".
 
 use std::ops::Range;

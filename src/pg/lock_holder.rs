@@ -1,13 +1,13 @@
-//! The session that holds a lock, for messages and hints.
+//! The session that has a lock, for messages and hints.
 //!
 //! In: the columns of a query. Out: the session's description, and the SQL that ends the lock. Pure.
 
 use super::quoting::literal;
 
-/// The session that holds a lock. A field is `None` if the connection's role may not see it.
+/// The session that has a lock. A field is `None` if the connection's role may not see it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LockHolder {
-    /// The server process. `None`: a prepared transaction holds the lock.
+    /// The server process. `None`: a prepared transaction has the lock.
     pub pid: Option<u32>,
     /// The name of the prepared transaction.
     pub gid: Option<String>,

@@ -21,7 +21,7 @@
 //! A line that has the slot's name, and a kind or a form that is not known, is a newer version's ([`unknown_line`]). It stays, and nothing is known
 //! of the tables beside it: it may say that a record of them does not count.
 //!
-//! Who writes the comment holds the advisory lock `LOCK` from the last look at it to the write.
+//! Who writes the comment has the advisory lock `LOCK` from the last look at it to the write.
 
 use super::connection::Connection;
 use super::error::Error;
@@ -209,7 +209,7 @@ fn with_line(comment: Option<String>, line: &str) -> String {
     comment.filter(|text| !text.is_empty()).map_or_else(|| line.to_owned(), |text| format!("{text}\n{line}"))
 }
 
-/// As SQL, whether somebody holds [`LOCK`].
+/// As SQL, whether somebody has [`LOCK`].
 pub(crate) const IS_LOCKED: &str = "SELECT EXISTS (
     SELECT FROM pg_catalog.pg_locks AS l JOIN pg_catalog.pg_database AS d ON d.oid = l.database
      WHERE l.locktype = 'advisory' AND l.granted AND d.datname = pg_catalog.current_database()

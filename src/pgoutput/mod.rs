@@ -140,7 +140,7 @@ pub struct DataType<'a> {
     pub name: &'a str,
 }
 
-/// A table that a publication holds, as the catalog has it.
+/// A table that a publication has, as the catalog has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedTable {
     /// The table, as a Relation message will announce it.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  ring:  [ 17: 3 undelivered, end 0/A0 │ 18: 0, end 0/B0 │ 19: 2, open ]
-//!           ▲ holds flush_lsn back        ▲ done, waits      ▲ rows are still coming
+//!           ▲ keeps flush_lsn back        ▲ done, waits      ▲ rows are still coming
 //! ```
 //!
 //! In: begin, row, enqueued, commit, delivered, keepalive. Out: which rows of a transaction are new ([`BeginVerdict`]), and
@@ -10,7 +10,7 @@
 //! Reports may come in any order. This file reads no clock. A report may not prove delivery yet, if the destination's transaction may
 //! still be aborted. It then counts in two steps: after [`Ledger::reported`] the record is no longer in flight, and after
 //! [`Ledger::counted`] it is delivered. A row that is skipped has a note instead of a record ([`Ledger::noting`]): the position waits for
-//! it as for a record, and it is not in flight. Every operation is O(1), amortised. The ring holds the open transaction and those with records;
+//! it as for a record, and it is not in flight. Every operation is O(1), amortised. The ring has the open transaction and those with records;
 //! a transaction without records raises the end of the one before it. One record that stays in flight keeps all later transactions in
 //! the ring, delivered or not. So the ring has a limit of its own: [`Ledger::is_full`].
 //!

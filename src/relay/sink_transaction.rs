@@ -349,7 +349,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         open.is_closing && !self.ledger.is_open()
     }
 
-    /// The stream is about to end in the middle of a transaction, and the destination's transaction would be aborted. If that holds
+    /// The stream is about to end in the middle of a transaction, and the destination's transaction would be aborted. If it contains
     /// whole transactions as well, the relay starts over, and commits those before it takes the interrupted one.
     pub(super) fn commit_whole_transactions_first(&mut self) -> Turn<()> {
         // Each whole transaction that is not committed is in the ledger, with at least one record.

@@ -63,7 +63,7 @@ pub enum StreamEnd {
 /// Why a transaction of the destination's is given up though nothing failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// It holds whole transactions of Postgres, and one that will not be published. The whole ones have to be committed first.
+    /// It has whole transactions of Postgres, and one that will not be published. The whole ones have to be committed first.
     WholeFirst,
     /// It was open for this long, which is nearly its timeout.
     OutOfTime(Duration),

@@ -149,7 +149,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
                 if let Some(ending) = self.unmappable_at(keepalive.wal_end) {
                     return Ok(session.end(ending));
                 }
-                // Delivery reports that have come and were not taken yet must not hold the position back.
+                // Delivery reports that have come and were not taken yet must not keep the position back.
                 session.may_have_waited = true;
                 self.take_reports()?;
                 if self.may_follow(keepalive.wal_end)? {

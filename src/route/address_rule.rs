@@ -1,4 +1,4 @@
-//! [`AddressRule`]: the form that a destination's addresses must have. The same rule holds for templates, for the addresses of rows, and for
+//! [`AddressRule`]: the form that a destination's addresses must have. The same rule applies to templates, for the addresses of rows, and for
 //! dead letters.
 //!
 //! In: a name. Out: whether it is a valid address, or what is wrong with it. Whether the address exists, only the destination knows.

@@ -111,7 +111,7 @@ impl TopicRule {
     }
 }
 
-/// The topic of the last row, and the values that gave it. It holds only names that the [`AddressRule`] allows.
+/// The topic of the last row, and the values that gave it. It has only names that the [`AddressRule`] allows.
 #[derive(Debug, Clone, Default)]
 pub struct LastTopic {
     /// The values in the order of [`TopicRule::names`]. Only meaningful if `name` is not empty.

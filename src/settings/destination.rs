@@ -1,7 +1,7 @@
 //! Where records go: `--to`, its short form `--brokers`, and the properties of what stands there.
 //!
 //! In: the layers, `WALRELAY_<NAME>_*`, the file's table `[<name>]`. Out: a [`Destination`], which its [`Kind`] understood. What a
-//! kind cannot do is refused here. Invariant: no message shows an address or a property that may hold a secret.
+//! kind cannot do is refused here. Invariant: no message shows an address or a property that may contain a secret.
 
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,7 @@
 //!
 //! In: TOML. Out: settings by the names of their flags (`_` counts as `-`), and the properties of destinations from
 //! their tables, such as `[kafka]`, each with its origin. Values are texts here whatever TOML makes of them: `max-row = 1000` is "1000".
-//! Invariant: no message shows a line of the file, which may hold a password.
+//! Invariant: no message shows a line of the file, which may contain a password.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -175,7 +175,7 @@ impl SettingsReader<'_> {
 
 /// `NAME=COLUMN`, with where it was given.
 fn pair(expected: &str, given: Given) -> Result<(Pair, Given), SettingError> {
-    // Debezium's aliases may hold one, its columns may not.
+    // Debezium's aliases may contain one, its columns may not.
     let split = match given.origin {
         Origin::Translated(_) => given.text.rsplit_once('='),
         Origin::Flag(_) | Origin::FlagFile(_) | Origin::Variable(_) | Origin::Key(_) => given.text.split_once('='),

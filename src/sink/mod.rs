@@ -396,7 +396,7 @@ pub enum Rows {
 /// * **An unknown answer costs no row.** A failure of the class [`FailureClass::Unlisted`] is never reported as a refusal. The destination sends
 ///   the records that may be its cause in sixteenths, without pauses, until one is left. It sends that one alone after 5, 10, 20, 40 and then
 ///   every 60 seconds, and shows it by [`Sink::tried_alone`]. Other sequences go on meanwhile.
-/// * **Parked.** The contract's rules hold while the sink is parked: its records stay in flight. Only nothing is sent.
+/// * **Parked.** The contract's rules apply while the sink is parked: its records stay in flight. Only nothing is sent.
 /// * **A restart forgets.** After [`Sink::restart`] no report and no refusal of what was taken before comes, though what had left may
 ///   still arrive.
 /// * **Transactions.** A refusal fails the whole transaction: there is nothing to resolve, and [`Sink::restart`] follows. If the destination knows

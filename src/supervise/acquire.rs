@@ -308,11 +308,11 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         slot: &str,
         options: &PluginOptions<'_>,
     ) -> Result<(ReplicationStream, Duration, FreedSlot), NotAcquired> {
-        let (mut waits, mut held) = (0_u32, None);
+        let (mut waits, mut last_read) = (0_u32, None);
         loop {
             let free = match self.target.temporary_slot {
                 Some(_) => FreedSlot::default(),
-                None => self.released(&mut connection, slot, held)?,
+                None => self.released(&mut connection, slot, last_read)?,
             };
             let since = self.relay.clock().since_boot();
             let (back, error) =
@@ -338,7 +338,7 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
                 self.metrics.set_state(State::WaitingForSlot);
             }
             waits += 1;
-            held = Some(self.relay.clock().since_boot());
+            last_read = Some(self.relay.clock().since_boot());
             idle(self.relay, SLOT_RETRY)?;
             while waits > OTHERS_AFTER && !self.relay.may_stop() && !self.relay.sink_mut().is_reachable() {
                 // A relay that cannot publish leaves the slot to others.
@@ -390,8 +390,13 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         Ok(())
     }
 
-    /// Reads the times and the position of a slot that nobody reads. `held`: when another relay was last seen to read it.
-    fn released(&self, connection: &mut Connection, slot: &str, held: Option<Duration>) -> Result<FreedSlot, Error> {
+    /// Reads the times and the position of a slot that nobody reads. `last_read`: when another relay was last seen to read it.
+    fn released(
+        &self,
+        connection: &mut Connection,
+        slot: &str,
+        last_read: Option<Duration>,
+    ) -> Result<FreedSlot, Error> {
         let is_fenced = self.relay.is_exactly_once();
         // The relay that held the slot before this process may have been one with at least once, which nothing fences. The takeover of the
         // destination takes most of that second anyway.
@@ -402,8 +407,8 @@ impl<S: Sink, C: Clock> Acquisition<'_, S, C> {
         // The clock is read after the answer, so the slot was released at this time or before.
         let now = self.relay.clock().since_boot();
         let released = released_ago.map(|ago| now.saturating_sub(ago));
-        let is_ours = held.is_none() && self.relay.held_just_now(now, released);
-        let waits_until = released.or(held).filter(|_| !is_ours).map(|since| since + SUCCESSOR_WAITS);
+        let is_ours = last_read.is_none() && self.relay.held_just_now(now, released);
+        let waits_until = released.or(last_read).filter(|_| !is_ours).map(|since| since + SUCCESSOR_WAITS);
         Ok(FreedSlot { released: released.filter(|_| !is_fenced), waits_until, log_end })
     }
 

@@ -206,7 +206,7 @@ fn refusal(
 /// The part that the publication sends of each of these tables that it names, if it is the same for all. If it names none of them, it sends all.
 fn alike(connection: &mut Connection, publication: &str, oids: &[u32]) -> Result<Option<Restriction>, Error> {
     let found = match table_tree::restrictions(connection, publication, oids) {
-        // Whoever holds the lock may be changing the publication.
+        // Whoever has the lock may be changing the publication.
         Err(Error::Locked { .. }) => return Ok(None),
         found => found?,
     };

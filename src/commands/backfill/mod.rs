@@ -32,7 +32,7 @@ use super::error::CommandError;
 use super::output::counted;
 use super::row_noter::RowNoter;
 use super::run;
-use super::setup::{self, Held};
+use super::setup::{self, ExportedSnapshot};
 use super::shards;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
@@ -95,26 +95,26 @@ impl BackfillRequest {
     }
 }
 
-/// Publishes the rows, or counts them; `held`: the snapshot that a new slot came with. `typed`: what hints repeat.
+/// Publishes the rows, or counts them; `exported`: the snapshot that a new slot came with. `typed`: what hints repeat.
 ///
 /// # Errors
 /// There is no slot; a table has no key; what a run would end with; stopped before all is done.
 pub fn backfill(
     request: BackfillRequest,
-    held: Option<Held>,
+    exported: Option<ExportedSnapshot>,
     dialogue: Dialogue<'_>,
     typed: &TypedFlags,
 ) -> Result<(), CommandError> {
     let stop = super::stop_on_signal()?;
     let stopped = || stop.load(Ordering::Relaxed);
-    let held = if held.is_none() && request.run.setup && !request.run.dry_run {
+    let exported = if exported.is_none() && request.run.setup && !request.run.dry_run {
         setup::once(&request.run.setup_request(), &stopped)?
     } else {
-        held
+        exported
     };
-    let asks_twice = held.is_none();
+    let asks_twice = exported.is_none();
     if let Some(job) = Job::plan(&request, asks_twice, dialogue, &stopped)? {
-        job.publish(&request, held, &stop)?;
+        job.publish(&request, exported, &stop)?;
     }
     if !request.then_run || request.run.dry_run {
         return Ok(());
@@ -263,7 +263,7 @@ impl Job {
     fn publish(
         self,
         request: &BackfillRequest,
-        held: Option<Held>,
+        exported: Option<ExportedSnapshot>,
         stop: &Arc<AtomicBool>,
     ) -> Result<(), CommandError> {
         let run = &request.run;
@@ -281,7 +281,7 @@ impl Job {
         let limits = Limits {
             coalesce: Duration::ZERO,
             shutdown_timeout: run.limits.shutdown_timeout,
-            // No slot is held up.
+            // No slot is delayed.
             disconnect_after: Duration::MAX,
         };
         let noter = RowNoter::start(&run.source, &run.slot, Arc::clone(&metrics))?;
@@ -291,7 +291,7 @@ impl Job {
         // Its positions only count rows: each run of it has its own.
         let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         relay.set_dead_letter_source(format!("{}/backfill/{began}", run.slot));
-        let reader = RowReader::new(&run.source, run.limits.max_row, held);
+        let reader = RowReader::new(&run.source, run.limits.max_row, exported);
         let Self { connection, tables, progress, total, .. } = self;
         tracing::info!(
             tables = tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
@@ -474,7 +474,7 @@ fn part(
 
 fn asked(connection: &mut Connection, request: &BackfillRequest) -> Result<PageSettings, CommandError> {
     let commit_times = server::setting(connection, "track_commit_timestamp")?.as_deref() == Some("on");
-    // A slow pace should hold no statement open for long.
+    // A slow pace should keep no statement open for long.
     let chunk = request.rate.map_or(request.chunk, |rate| request.chunk.min(rate.get()));
     Ok(PageSettings { condition: request.condition.clone(), chunk, commit_times })
 }

@@ -1,13 +1,13 @@
 //! The connection that rows are read over: opened when it is needed, once more after a failure.
 //!
-//! In: queries. Out: rows. While the snapshot that a new slot came with is held, all queries see exactly that, in one transaction; without
+//! In: queries. Out: rows. Under the snapshot that a new slot came with, all queries see exactly that, in one transaction; without
 //! it each sees what is there at its time. Invariants: it never writes, and no setting of role or database ends it early; a table that was
 //! rewritten since before the slot was created is not read under the snapshot, to which it looks empty.
 
 use super::COUNTING;
 use super::parts::{Paging, Part};
 use crate::commands::error::CommandError;
-use crate::commands::setup::Held;
+use crate::commands::setup::ExportedSnapshot;
 use crate::pg::rows::{NextRow, Rows};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, leaves};
@@ -23,15 +23,15 @@ pub(super) struct RowReader {
     /// Bytes of the largest row.
     largest: usize,
     /// The snapshot that came with the slot, until it is in use.
-    held: Option<Held>,
+    exported: Option<ExportedSnapshot>,
     /// It is in use, or was.
-    is_held: bool,
+    is_imported: bool,
     rows: Option<Rows>,
 }
 
 impl RowReader {
-    pub(super) fn new(source: &Source, largest: usize, held: Option<Held>) -> Self {
-        Self { source: source.clone(), largest, held, is_held: false, rows: None }
+    pub(super) fn new(source: &Source, largest: usize, exported: Option<ExportedSnapshot>) -> Self {
+        Self { source: source.clone(), largest, exported, is_imported: false, rows: None }
     }
 
     fn connect(&self) -> Result<Connection, pg::Error> {
@@ -46,19 +46,19 @@ impl RowReader {
         if self.rows.is_some() {
             return Ok(());
         }
-        if self.is_held {
+        if self.is_imported {
             return Err(CommandError::snapshot_lost());
         }
         let mut connection = self.connect()?;
         connection.query(SESSION)?;
-        if let Some(held) = self.held.take() {
-            self.is_held = true;
-            connection.query(&held.begin())?;
+        if let Some(exported) = self.exported.take() {
+            self.is_imported = true;
+            connection.query(&exported.begin())?;
             let names: Vec<String> = parts.iter().map(Part::from).collect();
             connection.query_within(&format!("LOCK TABLE {} IN ACCESS SHARE MODE", names.join(", ")), COUNTING)?;
             // From here on no table can be rewritten. The snapshot shows the catalogue as it was.
             let oids: Vec<u32> = parts.iter().map(|part| part.oid).collect();
-            if !held.are_as_before(&leaves::files(&mut self.connect()?, &oids)?) {
+            if !exported.are_as_before(&leaves::files(&mut self.connect()?, &oids)?) {
                 return Err(CommandError::snapshot_lost());
             }
         }

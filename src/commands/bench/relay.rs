@@ -192,8 +192,8 @@ impl Running {
     #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
     fn is_full(&self) -> bool {
         let status = self.metrics.status(Instant::now());
-        let held = status.in_flight_bytes + status.in_flight_records * self.overhead_bytes;
-        held as f64 >= self.max_in_flight as f64 * FULL
+        let memory = status.in_flight_bytes + status.in_flight_records * self.overhead_bytes;
+        memory as f64 >= self.max_in_flight as f64 * FULL
     }
 }
 
@@ -250,7 +250,7 @@ impl Looks {
 /// User and system time of a process; `None` where there is no /proc, or no such process.
 fn cpu_seconds(pid: &str) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may hold anything: fields 14 and 15 of proc(5) are the twelfth and thirteenth.
+    // Behind the name, which may contain anything: fields 14 and 15 of proc(5) are the twelfth and thirteenth.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<u32>().ok();
     let per_second = u32::try_from(rustix::param::clock_ticks_per_second()).ok()?;
@@ -262,7 +262,7 @@ fn is_postgres(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "postgres")
 }
 
-/// The most memory that this process has held, in KiB.
+/// The most memory that this process has had, in KiB.
 pub(super) fn peak_kib() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

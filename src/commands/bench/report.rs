@@ -5,10 +5,10 @@ use super::{BenchRequest, PayloadType};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Beyond this share of the looks the destination held the relay up.
+/// Beyond this share of the looks the destination kept the relay waiting.
 const BROKER_SHARE: f64 = 0.3;
 
-/// Beyond this share of the looks the relay held the walsender up.
+/// Beyond this share of the looks the relay kept the walsender waiting.
 const RELAY_SHARE: f64 = 0.5;
 
 /// Everything that was measured.

@@ -60,7 +60,7 @@ pub(super) struct Facts {
     pub(super) refused: Vec<RunError>,
     /// Those of them that subscriptions write.
     pub(super) subscriptions: Vec<SubscribedTable>,
-    /// Transactions that hold the slot back.
+    /// Transactions that keep the slot back.
     pub(super) holders: Vec<ServerSession>,
     /// Prepared transactions.
     pub(super) prepared: Vec<PreparedTransaction>,

@@ -244,7 +244,7 @@ fn unmappable(config: &run::RunRequest, table: &TableFacts, outbox: &mut Outbox,
     }
 }
 
-/// A statement that changes the publication, or these tables in it. What `setup` and `backfill` have recorded of the tables holds for the
+/// A statement that changes the publication, or these tables in it. What `setup` and `backfill` have recorded of the tables is true for the
 /// publication as it was: where rows from before the slot are still to be published, `backfill` goes first.
 pub(super) fn publication_change<'t>(
     config: &run::RunRequest,

@@ -10,7 +10,7 @@ use crate::pg::shape::{Shape, ShapeColumn};
 use crate::remedy::{Command, Remedy};
 use std::time::Duration;
 
-/// `pg_type.oid` of what can hold a time.
+/// `pg_type.oid` of what can contain a time.
 const DATE: u32 = 1082;
 const TIMESTAMP: u32 = 1114;
 const TIMESTAMPTZ: u32 = 1184;

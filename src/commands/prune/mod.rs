@@ -305,7 +305,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Returns once everything that was committed before this call is confirmed, and what is known of the table still holds. `only`: of these
+    /// Returns once everything that was committed before this call is confirmed, and what is known of the table is still true. `only`: of these
     /// partitions alone.
     fn confirmed(&mut self, table: &Table, only: Option<&[u32]>) -> Result<(), CommandError> {
         // Visible means that the commit is in the WAL, if only in memory: this message comes behind it, and its own commit flushes both.

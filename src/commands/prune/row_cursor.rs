@@ -1,6 +1,6 @@
 //! Rows of a table, listed in one snapshot by their ctid and xmin.
 //!
-//! In: a table and a condition. Out: chunks of [`RowVersion`]s, in order, from a cursor that the server holds: our memory is one chunk.
+//! In: a table and a condition. Out: chunks of [`RowVersion`]s, in order, from a cursor that the server keeps: our memory is one chunk.
 //! Invariant: a ctid is used again once its row is gone, so no row is deleted before [`delete`] has seen, under a lock, that the
 //! same transaction's row with the same id still has it.
 

@@ -3,7 +3,7 @@
 //! In: the common names of publication and slot. Out: whether all slots have confirmed a position, and whether they still carry the rows
 //! that they carried. Reads only.
 //!
-//! Invariant: a proof about a publication that was made before rows were listed still holds once its slot has confirmed. A move to another
+//! Invariant: a proof about a publication that was made before rows were listed is still true once its slot has confirmed. A move to another
 //! set of shards changes the publications in one transaction, and from then on their slots carry no new row ([`crate::commands::setup`]).
 //! So if the publications are unchanged, another slot carries none of the listed rows.
 

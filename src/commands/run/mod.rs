@@ -134,7 +134,7 @@ pub(super) fn target(config: &RunRequest) -> StreamTarget {
 }
 
 /// The relay's thread has ended, and its connections with it: the process stays up to say why.
-fn hold(error: &CommandError, typed: &TypedFlags, metrics: &Metrics) {
+fn stay_up(error: &CommandError, typed: &TypedFlags, metrics: &Metrics) {
     let (text, hint) = (chain(error), error.remedy.clone().map(|hint| hint.with(typed)));
     let shown = hint.as_ref().map(ToString::to_string);
     tracing::error!(error = text, hint = shown, "stopped: operator action required, see hint; SIGTERM exits");
@@ -227,8 +227,8 @@ impl Control {
             };
             tokio::select! {
                 ended = &mut outcome => match ended.map_err(|_| CommandError::vanished())? {
-                    Err(error) if on_stop == OnStop::Hold && error.kind == ExitKind::Operator => {
-                        hold(&error, typed, &metrics);
+                    Err(error) if on_stop == OnStop::StayUp && error.kind == ExitKind::Operator => {
+                        stay_up(&error, typed, &metrics);
                         tokio::select! {
                             _ = signals.next() => {}
                             () = &mut http => {}
@@ -349,7 +349,7 @@ fn listen_address(address: &HttpAddress) -> Result<http::Address, CommandError> 
     Ok(http::Address::These(addresses.collect()))
 }
 
-/// Looks at slot and publication from time to time, on a connection of its own that is opened for each look: it must hold nothing up.
+/// Looks at slot and publication from time to time, on a connection of its own that is opened for each look: it must delay nothing.
 fn spawn_looks(target: StreamTarget, typed: TypedFlags, metrics: Arc<Metrics>) -> Result<(), CommandError> {
     let look = move || {
         let (mut failing, mut publication, mut partitions) = (false, PublicationLook::default(), None);

@@ -111,5 +111,5 @@ pub enum OnStop {
     #[default]
     Exit,
     /// It disconnects from Postgres and stays up to say why, until a signal ends it.
-    Hold,
+    StayUp,
 }

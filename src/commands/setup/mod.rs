@@ -124,7 +124,7 @@ pub fn setup(
     request: &SetupRequest,
     dialogue: Dialogue<'_>,
     stop: &dyn Fn() -> bool,
-) -> Result<Option<Held>, CommandError> {
+) -> Result<Option<ExportedSnapshot>, CommandError> {
     let Dialogue { out, notes, terminal } = dialogue;
     let mut connection = Connection::open(&request.source, Purpose::Control)?;
     if !request.apply {
@@ -163,14 +163,14 @@ pub fn setup(
         return Ok(None);
     }
     is_for_one_slot(&mut connection, request)?;
-    let held = apply(connection, request, &mut voice)?;
+    let exported = apply(connection, request, &mut voice)?;
     if request.json {
         writeln!(out, "{}", json!({ "next": request.next() }))?;
     } else {
         writeln!(out, "next: {}", request.next())?;
     }
     out.end()?;
-    Ok(held)
+    Ok(exported)
 }
 
 /// Checks that there are no shards, and that no move to shards is under way: after its cut, the one slot has no new rows.
@@ -187,7 +187,7 @@ fn is_for_one_slot(connection: &mut Connection, request: &SetupRequest) -> Resul
 /// # Errors
 /// [`RunCause::NoSlot`](crate::supervise::RunCause::NoSlot) if the mark is there and the slot is not: it was lost, and is not made
 /// again in silence. Else as [`setup`].
-pub fn once(request: &SetupRequest, stop: &dyn Fn() -> bool) -> Result<Option<Held>, CommandError> {
+pub fn once(request: &SetupRequest, stop: &dyn Fn() -> bool) -> Result<Option<ExportedSnapshot>, CommandError> {
     let SetupRequest { source, publication, slot, .. } = request;
     let mut voice = Voice {
         say: &mut |line| {
@@ -222,9 +222,9 @@ fn is_done(connection: &mut Connection, request: &SetupRequest) -> Result<bool, 
     }
 }
 
-/// The snapshot that meets a new slot, as long as this lasts.
+/// The snapshot that Postgres exports with a new slot. It lasts as long as this.
 #[derive(Debug)]
-pub struct Held {
+pub struct ExportedSnapshot {
     /// The connection that the slot was created over. The server forgets the snapshot with its next command.
     #[allow(dead_code, reason = "the snapshot lasts as long as it does")]
     connection: Connection,
@@ -234,7 +234,7 @@ pub struct Held {
     files: BTreeMap<u32, u32>,
 }
 
-impl Held {
+impl ExportedSnapshot {
     /// Whether none of these tables was rewritten since before the slot was created. A table that is younger has no row that the snapshot sees.
     pub(super) fn are_as_before(&self, now: &BTreeMap<u32, u32>) -> bool {
         now.iter().all(|(oid, file)| self.files.get(oid).is_none_or(|before| before == file))
@@ -390,7 +390,7 @@ fn apply(
     mut connection: Connection,
     request: &SetupRequest,
     voice: &mut Voice<'_>,
-) -> Result<Option<Held>, CommandError> {
+) -> Result<Option<ExportedSnapshot>, CommandError> {
     wait_until_finished(&mut connection, request, voice)?;
     let facts = look(&mut connection, request)?;
     if !facts.server.decodes() {
@@ -414,25 +414,25 @@ fn apply(
         (voice.say)(&step.done())?;
     }
     let rows = rows_before(&mut connection, request, &facts, &plan)?;
-    let mut held = None;
+    let mut exported = None;
     if let Some((step, maker)) = maker {
         let files = files(&mut connection, &request.publication)?;
         let (made, lsn) = slot::make(maker, request, step, voice)?;
-        held = Some(Held { files, ..made });
+        exported = Some(ExportedSnapshot { files, ..made });
         (voice.say)(&format!("{} at {lsn}", step.done()))?;
     }
     if let Some(step) = plan.step(StepKind::Mark) {
         execute(&mut connection, step)?;
         (voice.say)(&step.done())?;
     }
-    if held.is_some() {
+    if exported.is_some() {
         (voice.say)("rows committed from now on will be published")?;
     }
     if plan.steps.is_empty() {
         (voice.say)(&nothing_to_do(request, &facts))?;
     }
     rows.iter().chain(&plan.warnings).try_for_each(|line| (voice.say)(line))?;
-    Ok(held)
+    Ok(exported)
 }
 
 /// The files of the publication's tables and partitions (`pg_class.oid`, `pg_relation_filenode`). A table that is rewritten has another one, which
@@ -460,7 +460,7 @@ fn in_one_transaction(connection: &mut Connection, plan: &Plan) -> Result<(), Co
     if steps.peek().is_none() {
         return Ok(());
     }
-    // A migration may hold the table; an error after a while says more than silence.
+    // A migration may have the lock of the table; an error after a while says more than silence.
     connection.query("BEGIN")?;
     connection.query("SET LOCAL lock_timeout = '20s'")?;
     steps.try_for_each(|step| execute(connection, step))?;

@@ -7,7 +7,7 @@
 
 use super::SetupRequest;
 use super::plan::Step;
-use super::{Held, LOOK_EVERY, Voice, Wait, notices_our_end};
+use super::{ExportedSnapshot, LOOK_EVERY, Voice, Wait, notices_our_end};
 use crate::commands::error::CommandError;
 use crate::commands::output::{duration, session};
 use crate::lsn::Lsn;
@@ -32,13 +32,13 @@ pub(super) fn make(
     request: &SetupRequest,
     step: &Step,
     voice: &mut Voice<'_>,
-) -> Result<(Held, Lsn), CommandError> {
+) -> Result<(ExportedSnapshot, Lsn), CommandError> {
     let sql = command(&request.slot, request.failover);
     let (connection, outcome) = make_by(connection, &request.source, sql, voice)?;
     let rows = outcome.map_err(|error| step.refused(error))?;
     let lsn = rows.first().and_then(|row| row.parse(1)).unwrap_or_default();
     let snapshot = rows.first().and_then(|row| row.text(2)).unwrap_or_default().to_owned();
-    Ok((Held { connection, snapshot, files: BTreeMap::new() }, lsn))
+    Ok((ExportedSnapshot { connection, snapshot, files: BTreeMap::new() }, lsn))
 }
 
 /// Makes a temporary slot over `connection`, a replication connection, with which it ends. Returns the LSN from which the slot reads.
@@ -121,7 +121,7 @@ impl Onlooker<'_> {
         }
     }
 
-    /// Says which transactions hold the slot up.
+    /// Says which transactions delay the slot.
     fn words(&mut self, waited: Duration) -> Vec<String> {
         let pid = self.pid;
         let found = self

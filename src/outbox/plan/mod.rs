@@ -79,10 +79,10 @@ pub enum Role {
     Headers,
 }
 
-/// Names of columns that may hold the id. They are used only if a flag names them. A hint proposes such a column.
+/// Names of columns that may contain the id. They are used only if a flag names them. A hint proposes such a column.
 const ID_NAMES: [&str; 5] = ["uuid", "guid", "message_id", "messageid", "outbox_id"];
 
-/// Words in the names of columns that hold a kind of event. A hint proposes such a column.
+/// Words in the names of columns that have a kind of event. A hint proposes such a column.
 const ROUTE_NAMES: [&str; 6] = ["type", "kind", "topic", "stream", "aggregate", "entity"];
 
 impl Role {
@@ -416,7 +416,7 @@ impl Finder<'_> {
         self.role(role)?.ok_or_else(|| self.no_column_for(role))
     }
 
-    /// Finds the headers column. If it is found by its name, it must be able to hold a JSON object. If a flag names it,
+    /// Finds the headers column. If it is found by its name, it must be able to contain a JSON object. If a flag names it,
     /// [`TablePlan::check_types`] checks that.
     fn headers(&self) -> Result<Option<usize>, MissingColumn> {
         let found = self.role(Role::Headers)?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The directory in which Linux packages of Postgres create their sockets.
 const SOCKET_DIR: &str = "/var/run/postgresql";
 
-/// The environment of the process. It has no `Debug`, since variables may hold passwords.
+/// The environment of the process. It has no `Debug`, since variables may contain passwords.
 #[derive(Clone, Default)]
 pub struct Environment {
     /// The variables. An empty one counts as not set.

@@ -101,7 +101,7 @@ struct Fixture {
     sends: Vec<(Duration, Vec<u8>)>,
     /// When the destination reports nothing, by the same time.
     silence: Range<Duration>,
-    /// What the server's connection can hold, where that is little.
+    /// What the server's connection can contain, where that is little.
     window: Option<usize>,
 }
 

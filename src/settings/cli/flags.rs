@@ -1,6 +1,6 @@
 //! Which flags there are, and which of them were typed: what hints repeat, and what the flags say.
 //!
-//! In: the commands' definitions, and what clap read. Out: [`TypedFlags`], which hold no secret, and [`FlagValues`].
+//! In: the commands' definitions, and what clap read. Out: [`TypedFlags`], which have no secret, and [`FlagValues`].
 
 use crate::remedy::{Argument, TypedFlags};
 use clap::parser::ValueSource;

@@ -6,7 +6,7 @@
 //! This module only checks that a flag exists and has a value. [`settings`](crate::settings) knows what values mean, and where else they
 //! may come from. It has to distinguish a default from a value that was given, so no flag has a default here.
 //!
-//! Invariant: no message quotes an argument that may hold a password. No type here has `Debug`, for the same reason.
+//! Invariant: no message quotes an argument that may contain a password. No type here has `Debug`, for the same reason.
 
 mod brief;
 mod completions;

@@ -1,6 +1,6 @@
 //! From the arguments of the process to a command, or to what is printed instead; and what else is known of the flags.
 //!
-//! Invariant: no message quotes an argument that may hold a password.
+//! Invariant: no message quotes an argument that may contain a password.
 
 use super::{Cli, FlagValues, Typed, brief, command, flags, table};
 use crate::remedy::TypedFlags;

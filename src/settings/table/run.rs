@@ -200,7 +200,7 @@ settings! { OPERATION "Operation":
     HTTP: Option<HttpAddress> = one("http", "ADDRESS", &http).or("127.0.0.1:9464");
 
     /// When an operator must act (exit code 2): exit, or hold: disconnect from Postgres, stay up to say why, and wait for a signal
-    ON_STOP: OnStop = one("on-stop", "WHAT", &Words(&[("exit", OnStop::Exit), ("hold", OnStop::Hold)])).or("exit").seldom();
+    ON_STOP: OnStop = one("on-stop", "WHAT", &Words(&[("exit", OnStop::Exit), ("hold", OnStop::StayUp)])).or("exit").seldom();
 
     /// How long a graceful shutdown waits for acknowledgements (units us, ms, s, min, h, d)
     SHUTDOWN_TIMEOUT: Duration = one("shutdown-timeout", "DURATION", &ANY_DURATION).or("8s").seldom();

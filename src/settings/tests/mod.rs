@@ -164,7 +164,7 @@ fn every_flag_of_run_ends_where_it_belongs() {
         (config.bad_rows.action, config.bad_rows.dead_letter_topic.as_str()),
         (BadRowAction::DeadLetter, "dead")
     );
-    assert_eq!((config.on_stop, config.delivery), (run::OnStop::Hold, Delivery::ExactlyOnce { one_replica: false }));
+    assert_eq!((config.on_stop, config.delivery), (run::OnStop::StayUp, Delivery::ExactlyOnce { one_replica: false }));
     assert_eq!(config.http, None);
     assert_eq!(
         config.limits,

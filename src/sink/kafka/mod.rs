@@ -180,8 +180,8 @@ impl KafkaSink {
     /// Whether a record of `bytes` fits. A record above the whole limit goes alone.
     #[inline]
     fn has_room(&self, bytes: u64) -> bool {
-        let InFlight { records, bytes: held, .. } = self.partitions.in_flight();
-        records == 0 || held + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight
+        let InFlight { records, bytes: memory, .. } = self.partitions.in_flight();
+        records == 0 || memory + bytes + (records + 1) * RECORD_OVERHEAD_BYTES <= self.settings.max_in_flight
     }
 
     /// Takes a record for the partition with this index.

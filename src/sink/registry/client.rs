@@ -11,7 +11,7 @@
 //! | the subject is unknown, or the registry refuses otherwise | a failure of the topic, in the registry's words; the client asks again every [`RETRIED_LAST`] |
 //! | no answer, an error of the server's, credentials refused | a failure of the environment; the client asks again after [`RETRIED_FIRST`] to [`RETRIED_LAST`] |
 //!
-//! Invariants: [`Client::ask`] waits only for a lock that nobody holds for long; no password shows in `Debug` or in a failure.
+//! Invariants: [`Client::ask`] waits only for a lock that nobody has for long; no password shows in `Debug` or in a failure.
 
 use super::Subjects;
 use crate::secret::Secret;

@@ -448,7 +448,7 @@ impl RunError {
         Self::ended(Restart, RunCause::StopUnconfirmed { lsn }, LONGER_SHUTDOWN)
     }
 
-    /// The relay cannot read the progress that Kafka holds in the record with this key and value.
+    /// The relay cannot read the progress that Kafka has in the record with this key and value.
     pub(crate) fn strange_progress(key: &str, value: &str) -> Self {
         let text =
             format!("the progress kept in Kafka under {key} has a form that this version does not know: {value}");

@@ -5,7 +5,7 @@
 //!  none                                                 WHERE ctid > the last one's AND ctid < a block further on ORDER BY ctid
 //! ```
 //!
-//! In: what the catalogue says of a table. Out: SQL. Each page is a statement of its own, so that no transaction is held open, unless all are
+//! In: what the catalogue says of a table. Out: SQL. Each page is a statement of its own, so that no transaction is kept open, unless all are
 //! read under the snapshot of a new slot. The second way is for that snapshot alone: it finds rows by their ctid. The
 //! order of the key is the one that its type and collation have.
 
@@ -354,7 +354,7 @@ fn parse(row: &Row) -> Option<PartFacts> {
     })
 }
 
-/// The partitions of a table that hold rows.
+/// The partitions of a table that have rows.
 pub(super) fn leaves(connection: &mut Connection, table: u32) -> Result<Vec<u32>, pg::Error> {
     let rows =
         connection.query(&format!("SELECT relid::oid FROM pg_catalog.pg_partition_tree({table}) WHERE isleaf"))?;

@@ -3,7 +3,7 @@
 //! In: a plan. Out: the cut is done, or nothing is changed. The lock waits for transactions that have written to the tables. Transactions
 //! that begin to write meanwhile wait behind it. So the lock waits only for a limited time, lets them go, and is tried again for longer.
 //!
-//! Invariants: the lock is held until the transaction ends. Nothing is changed without the lock, or while a slot of the new set is missing
+//! Invariants: the lock is kept until the transaction ends. Nothing is changed without the lock, or while a slot of the new set is missing
 //! or invalidated.
 
 use super::{Move, readable, sql};
@@ -78,7 +78,7 @@ impl Move<'_, '_> {
         Ok(all.unwrap_or_default())
     }
 
-    /// Describes the sessions that hold a lock as writers do.
+    /// Describes the sessions that have a lock as writers do.
     fn writers(&mut self) -> Result<Vec<String>, pg::Error> {
         let tables = self.plan.tables.iter();
         let tables: Vec<String> =

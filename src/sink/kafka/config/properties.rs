@@ -38,7 +38,7 @@ pub(in crate::sink::kafka) fn brokers(addresses: &[Given]) -> Result<String, Set
     for given in addresses {
         for broker in given.text.trim_end_matches('/').split(',').map(str::trim) {
             if !is_broker(broker) {
-                // The text may hold credentials, which belong elsewhere: it is not shown.
+                // The text may contain credentials, which belong elsewhere: it is not shown.
                 let shown = if broker.contains('@') { "***" } else { broker };
                 let given = Given { text: shown.to_owned(), origin: given.origin.clone() };
                 return Err(given.invalid("HOST:PORT, with commas between several", nearest_broker(broker)));

@@ -45,7 +45,7 @@ pub(super) struct RecordEntry {
     /// The bytes of key and value.
     pub(super) bytes: u32,
     /// The bytes that count for the limit of records in flight.
-    pub(super) held: u32,
+    pub(super) memory: u32,
 }
 
 /// The number of a record in its partition, modulo 2^32. Fewer than 2^31 records are in flight, so two of their numbers have an order.
@@ -101,7 +101,7 @@ impl RecordEntry {
             by_row: record.partition.is_some(),
             sequence,
             bytes: size(record.bytes()),
-            held: size(record.held_bytes()),
+            memory: size(record.held_bytes()),
         }
     }
 }
@@ -178,7 +178,7 @@ mod tests {
 
     fn entry(bytes: u32) -> RecordEntry {
         let tag = Tag { token: Token::unpack(1), origin: Origin::default() };
-        RecordEntry { tag, timestamp_millis: 7, at: 0, by_row: false, sequence: Sequence::default(), bytes, held: 2 }
+        RecordEntry { tag, timestamp_millis: 7, at: 0, by_row: false, sequence: Sequence::default(), bytes, memory: 2 }
     }
 
     #[test]

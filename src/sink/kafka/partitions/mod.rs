@@ -252,9 +252,9 @@ impl Partitions {
         }
         partition.taken = partition.taken.next();
         let entry = RecordEntry::new(record, tag, at, partition.taken);
-        let held = entry.held;
+        let memory = entry.memory;
         let ticket = entries.add(entry);
-        let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
+        let bytes = u64::from(memory) + WIRE_OVERHEAD_BYTES;
         let most = suspects::most_with(suspects, || tag.origin);
         let fits = partition.fits_search(bytes, most);
         // If it waits, the records under way must not linger.
@@ -264,7 +264,7 @@ impl Partitions {
                 Ok(()) => {
                     *urgent |= matches!(partition.state, PartitionState::Unproven);
                     partition.sent(bytes, most, now, *flushes);
-                    self.count(held);
+                    self.count(memory);
                     return Enqueue::Taken;
                 }
                 Err(NotTaken::Refused(failure)) => {
@@ -276,14 +276,14 @@ impl Partitions {
             }
         }
         self.wait(at, record, ticket, bytes);
-        self.count(held);
+        self.count(memory);
         Enqueue::Taken
     }
 
     #[inline]
-    fn count(&mut self, held: u32) {
+    fn count(&mut self, memory: u32) {
         self.in_flight.records += 1;
-        self.in_flight.bytes += u64::from(held);
+        self.in_flight.bytes += u64::from(memory);
     }
 
     /// Puts the record into its partition's queue.
@@ -308,9 +308,9 @@ impl Partitions {
     }
 
     #[inline]
-    fn uncount(&mut self, held: u32) {
+    fn uncount(&mut self, memory: u32) {
         self.in_flight.records -= 1;
-        self.in_flight.bytes -= u64::from(held);
+        self.in_flight.bytes -= u64::from(memory);
     }
 
     /// Loads the entries of records that are about to be reported as delivered.
@@ -330,10 +330,10 @@ impl Partitions {
 
     /// The record with this entry, which has no ticket any more, was delivered.
     fn ended(&mut self, entry: RecordEntry, now: Instant) -> Delivered {
-        let RecordEntry { tag, at, sequence, bytes, held, .. } = entry;
-        self.uncount(held);
+        let RecordEntry { tag, at, sequence, bytes, memory, .. } = entry;
+        self.uncount(memory);
         if let Some(partition) = self.list.get_mut(at as usize) {
-            partition.answered(u64::from(held) + WIRE_OVERHEAD_BYTES);
+            partition.answered(u64::from(memory) + WIRE_OVERHEAD_BYTES);
             if partition.delivered.is_before(sequence) {
                 partition.delivered = sequence;
             }
@@ -363,10 +363,10 @@ impl Partitions {
 
     /// A record was not delivered. `record`: the one that librdkafka returns, whose time and partition may differ.
     pub fn failed(&mut self, ticket: Ticket, mut record: OwnedRecord, failure: Failure) {
-        let RecordEntry { at, by_row, timestamp_millis, sequence, held, .. } = *self.entries.get(ticket);
+        let RecordEntry { at, by_row, timestamp_millis, sequence, memory, .. } = *self.entries.get(ticket);
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         record.restore(timestamp_millis, by_row.then_some(partition.target.partition));
-        let bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
+        let bytes = u64::from(memory) + WIRE_OVERHEAD_BYTES;
         partition.answered(bytes);
         if sequence.is_before(partition.delivered) {
             self.reports.push(out_of_order(&failure));

@@ -29,7 +29,7 @@ use crate::sink::{Failure, OwnedRecord};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How long a proof holds without a further success. A broker forgets a producer after a day (`producer.id.expiration.ms`), or when the
+/// How long a proof is valid without a further success. A broker forgets a producer after a day (`producer.id.expiration.ms`), or when the
 /// topic is recreated. A new proof costs one round trip.
 pub(super) const PROOF_HOLDS: Duration = Duration::from_secs(10);
 

@@ -100,7 +100,7 @@ mod tests {
             for bytes in [1, 100, 300, 1000, 3000, 20_000, LARGEST - 8] {
                 let mut pool = Pool::default();
                 pool.keep(owned(bytes));
-                // What was filled once has grown to less than twice what it held.
+                // What was filled once has grown to less than twice what it had.
                 let fits = (needed..2 * needed.min(LARGEST)).contains(&pool.bytes);
                 let room = pool.take(needed).room_bytes();
                 assert!(room <= needed.saturating_mul(4).max(2 * SMALLEST), "{room} bytes for {needed}");

@@ -75,9 +75,9 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() else { return };
         self.pool.keep(record);
-        let RecordEntry { held, sequence, .. } = self.entries.take(ticket);
+        let RecordEntry { memory, sequence, .. } = self.entries.take(ticket);
         partition.resume(now);
-        self.uncount(held);
+        self.uncount(memory);
         self.release((at, sequence), now);
     }
 
@@ -93,11 +93,11 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return };
         let Some(front) = partition.queue.front_mut() else { return };
         front.record.set(record);
-        let held = size(record.held_bytes());
-        front.bytes = u64::from(held) + WIRE_OVERHEAD_BYTES;
+        let memory = size(record.held_bytes());
+        front.bytes = u64::from(memory) + WIRE_OVERHEAD_BYTES;
         let entry = self.entries.get_mut(front.ticket);
-        self.in_flight.bytes = self.in_flight.bytes + u64::from(held) - u64::from(entry.held);
-        (entry.held, entry.bytes, entry.tag.token) = (held, size(record.bytes()), token);
+        self.in_flight.bytes = self.in_flight.bytes + u64::from(memory) - u64::from(entry.memory);
+        (entry.memory, entry.bytes, entry.tag.token) = (memory, size(record.bytes()), token);
         (entry.timestamp_millis, entry.by_row) = (record.timestamp_millis, record.partition.is_some());
         partition.search.suspects = 1;
         partition.search.refused_bytes = 0;
@@ -125,13 +125,13 @@ impl Partitions {
         let Some(partition) = self.list.get_mut(at as usize) else { return outcome };
         if let Some(Queued { ticket, record, .. }) = partition.queue.pop_front() {
             self.pool.keep(record);
-            let RecordEntry { held, sequence, .. } = self.entries.take(ticket);
+            let RecordEntry { memory, sequence, .. } = self.entries.take(ticket);
             partition.state = PartitionState::Replaced;
             // If the replaced record is a dead-letter record itself, the partitions that waited for it wait for the new one.
             let waited = self.replaced.iter_mut().filter(|(_, awaited)| *awaited == (at, sequence));
             waited.for_each(|(_, awaited)| *awaited = dead_letter);
             self.replaced.push((at, dead_letter));
-            self.uncount(held);
+            self.uncount(memory);
         }
         outcome
     }

@@ -97,6 +97,6 @@ impl Partitions {
 
     /// The bytes of a record in flight, as a batch has them.
     pub fn bytes_of(&self, ticket: Ticket) -> u64 {
-        u64::from(self.entries.get(ticket).held) + WIRE_OVERHEAD_BYTES
+        u64::from(self.entries.get(ticket).memory) + WIRE_OVERHEAD_BYTES
     }
 }

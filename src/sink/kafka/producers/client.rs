@@ -42,7 +42,7 @@ unsafe impl Send for Handle {}
 /// The orders to the thread that flushes a producer, so that records leave before `linger.ms` is over.
 ///
 /// A flush in librdkafka overrides `linger.ms`. So `linger.ms` can be long enough for a backlog's batches, and costs a live row nothing.
-/// The override holds only while the call lasts. A call that does not wait is over before the broker's thread has woken up, two times out
+/// The override lasts only while the call lasts. A call that does not wait is over before the broker's thread has woken up, two times out
 /// of three. So the call lasts one millisecond, on a thread of its own.
 #[derive(Default)]
 struct Wanted {

@@ -85,7 +85,7 @@ struct World {
 enum Mutant {
     /// Nothing is.
     None,
-    /// Requests of the isolating producer hold several records before a broker knows it.
+    /// Requests of the isolating producer have several records before a broker knows it.
     SearchWithoutProof,
     /// So do those of a producer that shares the partitions.
     ProducerWithoutProof,
@@ -402,7 +402,7 @@ impl Partitions {
 /// How many were refused.
 ///
 /// # Errors
-/// A partition's log holds something else.
+/// A partition's log has something else.
 fn run(seed: u64, sharing: usize, mutant: Mutant) -> Result<usize, String> {
     let mut world = World::new(seed, sharing);
     let mut partitions = Partitions::default();
