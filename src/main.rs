@@ -83,7 +83,7 @@ fn execute(task: Task, typed: &TypedFlags) -> Result<(), CommandError> {
             bench::bench(&request, &mut io::stdout(), &stop)
         }
         Task::Verify(request) => {
-            // The first signal ends the window, and what was seen is judged; a second one ends the process.
+            // The first signal ends the window, and what was seen is compared; a second one ends the process.
             let stop = commands::stop_on_signal()?;
             verify::verify(&request, &mut io::stdout(), &stop)
         }

@@ -33,8 +33,8 @@ pub(super) fn status(request: &StatusRequest, out: &mut dyn Write) -> Result<(),
     for member in sets.into_iter().flat_map(|set| set.members) {
         let (shard, moving) = (member.shard, member.moving());
         let of = StatusRequest { publication: member.publication, slot: member.slot, http: None, ..request.clone() };
-        let (report, judged) = with_relay(&of, Ok(look(&mut connection, &of)?));
-        outcome = outcome.and(judged);
+        let (report, of_relay) = with_relay(&of, Ok(look(&mut connection, &of)?));
+        outcome = outcome.and(of_relay);
         slots.push(SlotEntry {
             shard: shard.map(|shard| shard.to_string()),
             moving: moving.map(MoveState::word),

@@ -34,8 +34,8 @@ impl Translator {
             }
             on => self.not_needed(&on, NO_EFFECT),
         }
-        self.judge_tls(&parts);
-        self.judge_places(&mut parts);
+        self.check_tls(&parts);
+        self.check_values(&mut parts);
         let Some(origin) = parts.first().map(|(_, value)| of_all(&value.origin)) else { return };
         let pairs = |shown: bool| {
             let pairs = parts.iter().filter(|(keyword, _)| !shown || *keyword != "password");
@@ -49,7 +49,7 @@ impl Translator {
     }
 
     /// Refuses values that libpq would refuse without naming the key.
-    fn judge_places(&mut self, parts: &mut [(&str, Given)]) {
+    fn check_values(&mut self, parts: &mut [(&str, Given)]) {
         for (keyword, value) in parts {
             let text = value.text.trim().to_ascii_lowercase();
             match *keyword {
@@ -63,7 +63,7 @@ impl Translator {
         }
     }
 
-    fn judge_tls(&mut self, parts: &[(&str, Given)]) {
+    fn check_tls(&mut self, parts: &[(&str, Given)]) {
         let key = parts.iter().find(|(keyword, value)| *keyword == "sslkey" && is_der(&value.text));
         self.refuse(
             key.map(|(_, key)| key),

@@ -76,16 +76,16 @@ fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     let login = Login::take(&mut asked.properties, &asked.addresses)?;
     let kafka = Kafka {
         brokers: properties::brokers(&asked.addresses)?,
-        properties: properties::judge_all(std::mem::take(&mut asked.properties), asked.max_in_flight)?,
+        properties: properties::check_all(std::mem::take(&mut asked.properties), asked.max_in_flight)?,
         max_in_flight: asked.max_in_flight as u64,
         login,
     };
     properties::one_protocol(&asked.addresses, kafka.property(PROTOCOL))?;
     // librdkafka checks the other properties.
-    let judged = kafka.settings("walrelay").map(drop);
+    let checked = kafka.settings("walrelay").map(drop);
     // Settings from another program's files are also tried out, so that a check of them reports everything that would end a run.
-    let judged = if translated.is_empty() { judged } else { judged.and_then(|()| kafka.try_out(None)) };
-    judged.map_err(|error| unknown(&error, &origins).unwrap_or_else(|| kafka.named(&error, &translated)))?;
+    let checked = if translated.is_empty() { checked } else { checked.and_then(|()| kafka.try_out(None)) };
+    checked.map_err(|error| unknown(&error, &origins).unwrap_or_else(|| kafka.named(&error, &translated)))?;
     Ok(Arc::new(kafka))
 }
 

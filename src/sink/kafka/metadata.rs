@@ -123,7 +123,7 @@ impl KafkaSink {
             if !wanted.is_empty() {
                 let uses = self.transactions.are_used();
                 let asked = |name: String| {
-                    let needs_least = uses && !self.transactions.replicas.has_judged(&name);
+                    let needs_least = uses && !self.transactions.replicas.is_checked(&name);
                     AskedTopic { name, needs_least }
                 };
                 let asked = wanted.into_iter().map(asked).collect();

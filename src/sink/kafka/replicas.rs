@@ -95,10 +95,10 @@ pub(super) fn judge(
     }
 }
 
-/// The topics of a relay, each judged once.
+/// The topics of a relay, each checked once.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
-    judged: BTreeSet<String>,
+    checked: BTreeSet<String>,
     /// The reason why the relay must not run.
     refused: Option<Failure>,
     /// The warning about topics with one replica was logged.
@@ -106,7 +106,7 @@ pub(super) struct Replicas {
 }
 
 impl Replicas {
-    /// Judges a topic with so many replicas (`None`: this user may not see them), unless it was judged before.
+    /// Judges a topic with so many replicas (`None`: this user may not see them), unless it was checked before.
     ///
     /// # Errors
     /// The relay must not write to it, or the cluster does not answer.
@@ -116,7 +116,7 @@ impl Replicas {
         replicas: Option<usize>,
         settings: &KafkaSettings,
     ) -> Result<(), Failure> {
-        if self.has_judged(topic) {
+        if self.is_checked(topic) {
             return Ok(());
         }
         let least = match replicas {
@@ -126,12 +126,12 @@ impl Replicas {
         self.see_all(topic, (replicas, least), settings)
     }
 
-    /// Whether the topic was judged.
-    pub(super) fn has_judged(&self, topic: &str) -> bool {
-        self.judged.contains(topic)
+    /// Whether the topic was checked.
+    pub(super) fn is_checked(&self, topic: &str) -> bool {
+        self.checked.contains(topic)
     }
 
-    /// Judges a topic with so many replicas and this `min.insync.replicas`, unless it was judged before. `None`: this user may not see them.
+    /// Judges a topic with so many replicas and this `min.insync.replicas`, unless it was checked before. `None`: this user may not see them.
     ///
     /// # Errors
     /// The relay must not write to it.
@@ -141,7 +141,7 @@ impl Replicas {
         (replicas, least): (Option<usize>, Option<usize>),
         settings: &KafkaSettings,
     ) -> Result<(), Failure> {
-        if self.has_judged(topic) {
+        if self.is_checked(topic) {
             return Ok(());
         }
         match judge(topic, replicas, least, settings) {
@@ -155,7 +155,7 @@ impl Replicas {
                 return Err(self.refuse(Failure::new(FailureClass::Client, errors::REPLICAS, text).with_remedy(fix)));
             }
         }
-        self.judged.insert(topic.to_owned());
+        self.checked.insert(topic.to_owned());
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Records in Kafka transactions, for exactly once.
 //!
 //! ```text
-//!  Foreign ──► Initializing ──► Judging ──────► Reading ──► Idle ──► Open ──► Committing ──► Idle …
+//!  Foreign ──► Initializing ──► Checking ─────► Reading ──► Idle ──► Open ──► Committing ──► Idle …
 //!              init_transactions  replicas of     progress    begin    progress record, commit
 //!                                 __transaction_state
 //! ```
@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 /// How often the sink asks whether the progress topic exists, while it has no report of a progress record.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// The event that a relay waits for in the phase `Judging`, for people.
-const JUDGING: &str = "asking Kafka for the replicas of __transaction_state";
+/// The event that a relay waits for in the phase `Checking`, for people.
+const CHECKING: &str = "asking Kafka for the replicas of __transaction_state";
 
 /// How long the last abort may take.
 const ABANDON_WITHIN: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(super) const PROGRESS: u64 = u64::MAX;
 pub(super) struct Transactions {
     phase: Phase,
     name: Option<String>,
-    /// The topics that were judged by their replicas.
+    /// The topics that were checked by their replicas.
     pub(super) replicas: Replicas,
     /// When the sink last asked whether the progress topic exists.
     last_question: Option<Instant>,
@@ -57,7 +57,7 @@ enum Phase {
     Foreign,
     Initializing,
     /// This producer has the transactions. The sink asks for the replicas of `__transaction_state`.
-    Judging,
+    Checking,
     Reading(Box<ProgressReading>),
     /// No transaction is open.
     Idle,
@@ -89,7 +89,7 @@ impl Transactions {
                 self.phase = Phase::Open;
                 Ok(true)
             }
-            Phase::Foreign | Phase::Initializing | Phase::Judging | Phase::Reading(_) | Phase::Committing { .. } => {
+            Phase::Foreign | Phase::Initializing | Phase::Checking | Phase::Reading(_) | Phase::Committing { .. } => {
                 Ok(false)
             }
         }
@@ -130,7 +130,7 @@ impl KafkaSink {
                 Ok(Initialized::Pending { reason: None, answered: false })
             }
             Phase::Initializing => self.initialize(),
-            Phase::Judging => self.judge(),
+            Phase::Checking => self.check(),
             Phase::Reading(reading) => self.read(reading, owner),
             phase @ (Phase::Unused | Phase::Idle | Phase::Open | Phase::Committing { .. }) => {
                 self.transactions.phase = phase;
@@ -149,7 +149,7 @@ impl KafkaSink {
         let outcome = self.producers.first().init_transactions(SLICE);
         self.producers.first().poll(Duration::ZERO);
         match outcome {
-            Ok(()) => Ok(self.pending(Phase::Judging, JUDGING, true)),
+            Ok(()) => Ok(self.pending(Phase::Checking, CHECKING, true)),
             Err(error) if is_passing(&error) => {
                 self.remind();
                 if let Some(failure) = self.fatal() {
@@ -170,10 +170,10 @@ impl KafkaSink {
         self.look(Instant::now()).is_some_and(|answer| answer.brokers > 0)
     }
 
-    /// Judges `__transaction_state` by its replicas.
-    fn judge(&mut self) -> Result<Initialized, Failure> {
+    /// Checks `__transaction_state` by its replicas.
+    fn check(&mut self) -> Result<Initialized, Failure> {
         let Some(ClusterAnswer { replicas, .. }) = self.look(Instant::now()) else {
-            return Ok(self.pending(Phase::Judging, JUDGING, false));
+            return Ok(self.pending(Phase::Checking, CHECKING, false));
         };
         match self.transactions.replicas.see(TRANSACTION_STATE, replicas, &self.settings) {
             Ok(()) => {
@@ -181,7 +181,7 @@ impl KafkaSink {
                 Ok(self.pending(Phase::Reading(reading), progress::READING, true))
             }
             Err(failure) if failure.class == FailureClass::Environment => {
-                Ok(self.pending(Phase::Judging, &failure.text, false))
+                Ok(self.pending(Phase::Checking, &failure.text, false))
             }
             Err(failure) => Err(failure),
         }
@@ -244,7 +244,7 @@ impl KafkaSink {
                     }
                 }
             }
-            Phase::Foreign | Phase::Initializing | Phase::Judging | Phase::Reading(_) | Phase::Idle => {
+            Phase::Foreign | Phase::Initializing | Phase::Checking | Phase::Reading(_) | Phase::Idle => {
                 return Err(errors::client("a transaction was to be committed that is not ours"));
             }
         }

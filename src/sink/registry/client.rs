@@ -94,10 +94,10 @@ impl Registry {
         headers.extend(credentials.as_deref().map(|value| ("Authorization", value)));
         let url = format!("{}/subjects/{}/versions/latest", self.url, percent_encoded(subject));
         let answer = fetch::get(&url, &headers, self.ca.as_deref()).map_err(|error| unavailable(&error))?;
-        self.judge(subject, &answer)
+        self.number_in(subject, &answer)
     }
 
-    fn judge(&self, subject: &str, answer: &Answer) -> Result<u32, Failure> {
+    fn number_in(&self, subject: &str, answer: &Answer) -> Result<u32, Failure> {
         #[derive(Deserialize)]
         struct Version {
             id: i32,
@@ -296,18 +296,18 @@ mod tests {
         Registry { url: "http://registry:8081".to_owned(), credentials: None, ca: None, subjects: Subjects::default() }
     }
 
-    fn judged(status: u16, body: &str) -> Result<u32, (FailureClass, String)> {
+    fn answered(status: u16, body: &str) -> Result<u32, (FailureClass, String)> {
         let answer = Answer { status, body: body.to_owned() };
-        registry().judge("orders-value", &answer).map_err(|failure| (failure.class, failure.text))
+        registry().number_in("orders-value", &answer).map_err(|failure| (failure.class, failure.text))
     }
 
     #[test]
     fn an_answer_is_a_number_or_a_failure_in_the_registrys_words() {
-        assert_eq!(judged(200, r#"{"subject":"orders-value","version":3,"id":41,"schema":"{}"}"#), Ok(41));
+        assert_eq!(answered(200, r#"{"subject":"orders-value","version":3,"id":41,"schema":"{}"}"#), Ok(41));
         let unknown = r#"{"error_code":40401,"message":"Subject 'orders-value' not found."}"#;
         let text = "schema registry, subject \"orders-value\": Subject 'orders-value' not found. (40401)";
-        assert_eq!(judged(404, unknown), Err((FailureClass::Topic, text.to_owned())));
-        assert_eq!(judged(422, r#"{"error_code":42201,"message":"no"}"#).unwrap_err().0, FailureClass::Topic);
+        assert_eq!(answered(404, unknown), Err((FailureClass::Topic, text.to_owned())));
+        assert_eq!(answered(422, r#"{"error_code":42201,"message":"no"}"#).unwrap_err().0, FailureClass::Topic);
         // An answer that is not the registry's says nothing about a subject: a proxy gave it, or the registry limits requests.
         let limited = r#"{"error_code":429,"message":"Too many requests"}"#;
         for (status, body) in [
@@ -322,7 +322,7 @@ mod tests {
             (200, r#"{"id":-1}"#),
             (302, ""),
         ] {
-            let (class, text) = judged(status, body).unwrap_err();
+            let (class, text) = answered(status, body).unwrap_err();
             assert_eq!(class, FailureClass::Environment, "{status}");
             assert!(text.starts_with("schema registry http://registry:8081: "), "{text}");
         }

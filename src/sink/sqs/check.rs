@@ -1,7 +1,7 @@
 //! Checks the service, the keys, and the queues or topics of the latest rows.
 //!
 //! In: the service's answers, without changing anything (a batch without messages shows the right to send). Out: findings. The functions
-//! that judge are pure.
+//! that make findings are pure.
 
 use super::client::Caller;
 use super::errors::{self, ServiceRefusal, SqsFault, answered};
@@ -39,7 +39,7 @@ struct QueueFound {
     attributes: BTreeMap<String, String>,
 }
 
-/// Asks the service, and judges its answers.
+/// Asks the service, and makes findings of its answers.
 pub(super) fn check(settings: &SqsSettings, wanted: &Wanted<'_>) -> Vec<Finding> {
     let kind = settings.kind();
     match block_on(gather(settings, wanted.addresses())) {
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
     use crate::check_finding::Level;
 
-    fn judged(
+    fn findings(
         name: &str,
         found: Result<QueueFound, ServiceRefusal>,
         largest_bytes: usize,
@@ -239,41 +239,41 @@ mod tests {
     #[test]
     fn a_fifo_queue_that_takes_all_rows_is_fine() {
         let sound = [("MessageRetentionPeriod", "345600"), ("MaximumMessageSize", "1048576")];
-        let found = judged("orders.fifo", Ok(there(&sound)), 1000);
+        let found = findings("orders.fifo", Ok(there(&sound)), 1000);
         assert!(found.len() == 3 && found.iter().all(|(level, ..)| *level == Level::Ok), "{found:?}");
     }
 
     #[test]
     fn what_loses_order_or_messages_is_reported_with_what_fixes_it() {
         let short = [("MessageRetentionPeriod", "60"), ("MaximumMessageSize", "1024")];
-        let found = judged("orders", Ok(there(&short)), 5000);
+        let found = findings("orders", Ok(there(&short)), 5000);
         let levels: Vec<Level> = found.iter().map(|(level, ..)| *level).collect();
         assert_eq!(levels, [Level::Warn, Level::Warn, Level::Fail], "{found:?}");
         assert!(found[0].2.contains("--queue-name orders.fifo --attributes FifoQueue=true"), "{found:?}");
         assert!(found[2].2.contains("MaximumMessageSize=1048576"), "{found:?}");
-        let blind = judged("orders.fifo", Ok(there(&[])), 1);
+        let blind = findings("orders.fifo", Ok(there(&[])), 1);
         assert!(blind.iter().any(|(level, _, fix)| *level == Level::Warn && fix.contains("GetQueueAttributes")));
     }
 
     #[test]
     fn a_queue_that_is_missing_or_forbidden_is_a_failure() {
-        let missing = judged("orders.fifo", Err(refusal("QueueDoesNotExist")), 1);
+        let missing = findings("orders.fifo", Err(refusal("QueueDoesNotExist")), 1);
         assert!(
             missing[0].0 == Level::Fail && missing[0].2.starts_with("aws sqs create-queue --queue-name orders.fifo ")
         );
-        let forbidden = judged("orders", Err(refusal("AccessDenied")), 1);
+        let forbidden = findings("orders", Err(refusal("AccessDenied")), 1);
         assert!(forbidden.len() == 1 && forbidden[0].0 == Level::Fail && forbidden[0].2.contains("sqs:SendMessage"));
     }
 
     #[test]
     fn a_topic_without_subscriptions_keeps_nothing() {
         let topic = "arn:aws:sns:r:1:orders.fifo";
-        let found = judged(topic, Ok(there(&[("SubscriptionsConfirmed", "0")])), 1);
+        let found = findings(topic, Ok(there(&[("SubscriptionsConfirmed", "0")])), 1);
         assert!(found[1].0 == Level::Warn && found[1].2.starts_with("aws sns subscribe"), "{found:?}");
         assert!(found[1].2.ends_with("--notification-endpoint arn:aws:sqs:eu-west-1:1:orders"), "{found:?}");
-        let found = judged(topic, Ok(there(&[("SubscriptionsConfirmed", "2")])), 1);
+        let found = findings(topic, Ok(there(&[("SubscriptionsConfirmed", "2")])), 1);
         assert!(found.iter().all(|(level, ..)| *level == Level::Ok), "{found:?}");
-        let missing = judged(topic, Err(refusal("NotFound")), 1);
+        let missing = findings(topic, Err(refusal("NotFound")), 1);
         assert_eq!(missing[0].2, "aws sns create-topic --name orders.fifo --attributes FifoTopic=true");
     }
 }

@@ -1,4 +1,4 @@
-//! The client of SQS and SNS behind the ordered queue: sends records in batches, and judges each answer.
+//! The client of SQS and SNS behind the ordered queue: sends records in batches, and classifies each answer.
 //!
 //! ```text
 //!   queue ─▶ batch for one queue or topic ─▶ request of the AWS SDK ─▶ result of each message ─▶ queue
@@ -12,7 +12,7 @@
 //! known, no later one is stored. The HTTP status 200 alone is no success of a message.
 //! Specification: Amazon SQS and Amazon SNS, API References, "SendMessageBatch" and "PublishBatch".
 
-use super::errors::{self, Judged, ServiceRefusal, SqsFault, Unserved, answered, broken, of_each, passing};
+use super::errors::{self, BatchOutcome, ServiceRefusal, SqsFault, Unserved, answered, broken, of_each, passing};
 use super::message::{Batch, MOST_MESSAGES, MessageForm};
 use super::{FIFO, GivenKeys, Service, SqsSettings, is_url};
 use crate::sink::aws;
@@ -103,7 +103,7 @@ struct EndedRequest {
     /// The queue's URL, once it is known.
     url: Option<Arc<str>>,
     taken: Vec<TakenRecord<RecordIndex>>,
-    answered: Result<Judged, Unserved>,
+    answered: Result<BatchOutcome, Unserved>,
 }
 
 /// The room that is left in a batch.
@@ -218,23 +218,23 @@ impl SqsWorker {
         if let Some(url) = url.filter(|_| service == Service::Sqs && !is_url(&queue)) {
             self.queues.entry(queue.clone()).or_insert(url);
         }
-        let judged = match answered {
-            Ok(judged) => judged,
+        let batch_outcome = match answered {
+            Ok(batch_outcome) => batch_outcome,
             Err(unserved) => self.of_none(&queue, unserved, taken.len()),
         };
-        match &judged.among {
+        match &batch_outcome.among {
             Some(failure) if failure.class == FailureClass::Unlisted => receiver.search(&taken, failure),
             Some(_) => receiver.send_each_alone(&taken),
             None => {}
         }
-        let is_any = judged.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered));
+        let is_any = batch_outcome.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered));
         // If the answer has no result for a message, nobody knows what became of it.
-        let outcomes = judged.outcomes.iter().chain(std::iter::repeat(&RecordOutcome::Unknown));
+        let outcomes = batch_outcome.outcomes.iter().chain(std::iter::repeat(&RecordOutcome::Unknown));
         for (taken, outcome) in taken.into_iter().zip(outcomes) {
             receiver.settle(taken, outcome);
         }
         receiver.publish();
-        match judged.problem {
+        match batch_outcome.problem {
             Some(failure) => self.pause(failure, is_any, receiver),
             None => self.goes_on(receiver),
         }
@@ -259,20 +259,23 @@ impl SqsWorker {
     }
 
     /// The outcome of a batch whose request was not served.
-    fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize) -> Judged {
+    fn of_none(&mut self, queue: &str, unserved: Unserved, messages: usize) -> BatchOutcome {
         let settings = &self.caller.settings;
         let refusal: ServiceRefusal = match unserved {
-            Unserved::Failed(failure) => return Judged::passing(failure),
+            Unserved::Failed(failure) => return BatchOutcome::passing(failure),
             Unserved::Unanswered(failure) => {
-                return Judged { outcomes: vec![RecordOutcome::Unanswered; messages], ..Judged::passing(failure) };
+                return BatchOutcome {
+                    outcomes: vec![RecordOutcome::Unanswered; messages],
+                    ..BatchOutcome::passing(failure)
+                };
             }
             Unserved::Refused(refusal) => refusal,
         };
         let fault = refusal.fault();
         let refused = || errors::refused(settings, queue, fault, &refusal.text);
-        let each = |outcomes| Judged { outcomes, problem: None, among: None };
+        let each = |outcomes| BatchOutcome { outcomes, problem: None, among: None };
         match fault.0 {
-            SqsFault::Later | SqsFault::LogIn => Judged::passing(passing(settings, fault, &refusal.text)),
+            SqsFault::Later | SqsFault::LogIn => BatchOutcome::passing(passing(settings, fault, &refusal.text)),
             SqsFault::Missing | SqsFault::NotPermitted | SqsFault::Unsupported => {
                 let outcomes = vec![RecordOutcome::Refused(refused()); messages];
                 // The queue may be created again under another URL.
@@ -280,7 +283,7 @@ impl SqsWorker {
                 each(outcomes)
             }
             SqsFault::Row | SqsFault::Unlisted if messages == 1 => each(vec![RecordOutcome::Refused(refused())]),
-            SqsFault::Row | SqsFault::Unlisted => Judged { among: Some(refused()), ..each(Vec::new()) },
+            SqsFault::Row | SqsFault::Unlisted => BatchOutcome { among: Some(refused()), ..each(Vec::new()) },
         }
     }
 }
@@ -454,8 +457,8 @@ impl Caller {
     }
 
     /// Sends a batch to a queue or topic, once. `resource`: its URL or ARN.
-    pub(super) async fn send(&self, queue: &str, resource: &str, batch: Batch) -> Result<Judged, Unserved> {
-        let judged = match (self.api().await?, batch) {
+    pub(super) async fn send(&self, queue: &str, resource: &str, batch: Batch) -> Result<BatchOutcome, Unserved> {
+        let batch_outcome = match (self.api().await?, batch) {
             (Api::Sqs(api), Batch::Sqs(entries)) => {
                 let messages = entries.len();
                 let request = api.send_message_batch().queue_url(resource).set_entries(Some(entries));
@@ -476,7 +479,7 @@ impl Caller {
             }
             (Api::Sqs(_), Batch::Sns(_)) | (Api::Sns(_), Batch::Sqs(_)) => None,
         };
-        judged.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
+        batch_outcome.ok_or_else(|| Unserved::Failed(broken(&self.settings, MISFIT)))
     }
 
     /// The URL of a queue with this name.

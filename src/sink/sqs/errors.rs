@@ -278,7 +278,7 @@ pub(super) fn answered<T>(
 
 /// The outcome of a batch.
 #[derive(Debug)]
-pub(super) struct Judged {
+pub(super) struct BatchOutcome {
     /// The outcome of each message, in their order. If the list is shorter, nobody knows what became of the last messages.
     pub(super) outcomes: Vec<RecordOutcome>,
     /// A failure that passes by itself.
@@ -287,7 +287,7 @@ pub(super) struct Judged {
     pub(super) among: Option<Failure>,
 }
 
-impl Judged {
+impl BatchOutcome {
     /// All records go again, for a failure that passes by itself.
     pub(super) fn passing(problem: Failure) -> Self {
         Self { outcomes: Vec::new(), problem: Some(problem), among: None }
@@ -303,7 +303,7 @@ pub(super) fn of_each<'a>(
     messages: usize,
     kept: impl Iterator<Item = &'a str>,
     failed: impl Iterator<Item = (&'a str, &'a str, bool, Option<&'a str>)>,
-) -> Option<Judged> {
+) -> Option<BatchOutcome> {
     let (mut outcomes, mut problem) = (vec![None; messages], None);
     for id in kept {
         *outcomes.get_mut(id.parse::<usize>().ok()?)? = Some(RecordOutcome::Delivered);
@@ -322,7 +322,7 @@ pub(super) fn of_each<'a>(
         problem = Some(broken(settings, "its answer does not name each message"));
     }
     let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or(RecordOutcome::Unknown)).collect();
-    Some(Judged { outcomes, problem, among: None })
+    Some(BatchOutcome { outcomes, problem, among: None })
 }
 
 /// An example of each failure with a remedy, for the review of hints.
@@ -430,10 +430,10 @@ mod tests {
     #[test]
     fn each_message_has_its_own_result_and_none_is_made_up() {
         let settings = read_in_test("sqs", "eu-west-1", &[], |asked| SqsSettings::read(asked)).unwrap();
-        let judged = |kept: &[&'static str], failed: &[(&'static str, &'static str)], messages: usize| {
+        let outcome_of = |kept: &[&'static str], failed: &[(&'static str, &'static str)], messages: usize| {
             let failed = failed.iter().map(|(id, code)| (*id, *code, false, Some("again")));
             of_each(&settings, "orders", messages, kept.iter().copied(), failed).map(
-                |Judged { outcomes, problem, .. }| {
+                |BatchOutcome { outcomes, problem, .. }| {
                     let outcomes = outcomes.iter().map(|outcome| match outcome {
                         RecordOutcome::Delivered => "kept".to_owned(),
                         RecordOutcome::Unknown => "unknown".to_owned(),
@@ -448,18 +448,18 @@ mod tests {
                 },
             )
         };
-        let (outcomes, problem) = judged(&["0"], &[("2", "InternalError")], 3).unwrap();
+        let (outcomes, problem) = outcome_of(&["0"], &[("2", "InternalError")], 3).unwrap();
         assert_eq!(outcomes, "kept, unknown, unknown");
         assert!(problem.ends_with("its answer does not name each message"), "{problem}");
-        let (outcomes, problem) = judged(&["0"], &[("1", "InternalError")], 2).unwrap();
+        let (outcomes, problem) = outcome_of(&["0"], &[("1", "InternalError")], 2).unwrap();
         assert_eq!(outcomes, "kept, unknown");
         assert!(problem.ends_with("InternalError: again"), "{problem}");
-        let (outcomes, problem) = judged(&["1"], &[("0", "MessageTooLong")], 2).unwrap();
+        let (outcomes, problem) = outcome_of(&["1"], &[("0", "MessageTooLong")], 2).unwrap();
         assert_eq!(outcomes, "SQS refuses a record for queue orders: MessageTooLong: again, kept");
         assert_eq!(problem, "");
         for id in ["3", "x", ""] {
-            assert_eq!(judged(&[id], &[], 3), None, "{id}");
-            assert_eq!(judged(&[], &[(id, "InternalError")], 3), None, "{id}");
+            assert_eq!(outcome_of(&[id], &[], 3), None, "{id}");
+            assert_eq!(outcome_of(&[], &[(id, "InternalError")], 3), None, "{id}");
         }
     }
 }

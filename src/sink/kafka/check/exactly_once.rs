@@ -14,7 +14,7 @@ use crate::sink::kafka::replicas::{ReplicaVerdict, TRANSACTION_STATE, judge};
 use crate::sink::kafka::tools::{MIN_INSYNC, allow, alter};
 use std::time::Duration;
 
-/// Asks for rights, and judges the answers. `id`: the name of the relay's transactions, which needs an answer of Postgres; `None`: there
+/// Asks for rights, and makes findings of the answers. `id`: the name of the relay's transactions, which needs an answer of Postgres; `None`: there
 /// was none. `was_read`: somebody has read the slot before.
 pub(super) fn findings(
     settings: &KafkaSettings,

@@ -37,7 +37,7 @@ pub(in crate::sink::kafka) fn ask(brokers: &str) -> Speaks {
 fn one(address: &str) -> Speaks {
     let mut answer = [0; LARGEST];
     match exchange(address, &mut answer) {
-        Ok(length) => answer.get(..length).map_or(Speaks::Nothing, judge),
+        Ok(length) => answer.get(..length).map_or(Speaks::Nothing, recognize),
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Speaks::Tls,
         Err(_) => Speaks::Nothing,
     }
@@ -75,7 +75,7 @@ fn request() -> Vec<u8> {
 }
 
 /// The protocol by an answer. Nothing at all or a TLS alert means that the listener expects TLS.
-fn judge(answer: &[u8]) -> Speaks {
+fn recognize(answer: &[u8]) -> Speaks {
     let Some((head, mut rest)) = answer.split_first_chunk::<10>() else { return Speaks::Tls };
     if head.first() == Some(&0x15) || head.get(4..8) != Some(&[0, 0, 0, 7][..]) {
         return Speaks::Tls;
@@ -106,12 +106,12 @@ mod tests {
 
     #[test]
     fn a_listener_is_known_by_its_answer() {
-        assert_eq!(judge(&answer(34, &[])), Speaks::Plain);
+        assert_eq!(recognize(&answer(34, &[])), Speaks::Plain);
         let both = ["SCRAM-SHA-256", "PLAIN"].map(str::to_owned).to_vec();
-        assert_eq!(judge(&answer(33, &["SCRAM-SHA-256", "PLAIN"])), Speaks::Sasl(both));
-        assert_eq!(judge(&[0x15, 3, 3, 0, 2, 2, 80, 0, 0, 0, 0]), Speaks::Tls);
-        assert_eq!(judge(b""), Speaks::Tls);
-        assert_eq!(judge(b"HTTP/1.1 400 Bad Request\r\n"), Speaks::Tls);
+        assert_eq!(recognize(&answer(33, &["SCRAM-SHA-256", "PLAIN"])), Speaks::Sasl(both));
+        assert_eq!(recognize(&[0x15, 3, 3, 0, 2, 2, 80, 0, 0, 0, 0]), Speaks::Tls);
+        assert_eq!(recognize(b""), Speaks::Tls);
+        assert_eq!(recognize(b"HTTP/1.1 400 Bad Request\r\n"), Speaks::Tls);
     }
 
     #[test]

@@ -50,7 +50,7 @@ const TOPICS_SHOWN: usize = 20;
 /// The fix if both sides speak TLS and the handshake fails.
 const CERTIFICATES: &str = "-X ssl.ca.location=FILE with the certificate of the brokers' authority, and in --brokers the host's name as the certificate has it; where brokers ask for a client's certificate, -X ssl.certificate.location=FILE -X ssl.key.location=FILE";
 
-/// Asks the cluster, and judges its answers.
+/// Asks the cluster, and makes findings of its answers.
 pub(super) fn check(settings: Result<KafkaSettings, SettingsError>, wanted: &Wanted<'_>) -> Vec<Finding> {
     let settings = match settings {
         Ok(settings) if wanted.exactly_once.is_some() => settings.exactly_once(wanted.one_replica),

@@ -92,7 +92,7 @@ fn nearest_broker(broker: &str) -> Option<String> {
 }
 
 /// One value for each property, the last one given.
-pub(in crate::sink::kafka) fn judge_all(
+pub(in crate::sink::kafka) fn check_all(
     given: Vec<(String, Given)>,
     max_in_flight: usize,
 ) -> Result<Vec<(String, String)>, SettingError> {
@@ -100,7 +100,7 @@ pub(in crate::sink::kafka) fn judge_all(
     for (written, value) in given {
         let name = ALIASES.iter().find(|(alias, _)| *alias == written).map_or(written.as_str(), |(_, name)| name);
         properties.retain(|(earlier, _)| earlier != name);
-        match judge(name, value.text.trim(), max_in_flight) {
+        match verdict(name, value.text.trim(), max_in_flight) {
             PropertyVerdict::Keep => properties.push((name.to_owned(), value.text)),
             PropertyVerdict::Drop => {}
             PropertyVerdict::Refuse { reason, hint } => return Err(refused(&written, &value, reason, hint)),
@@ -127,7 +127,7 @@ fn keep_if(is_valid: bool, reason: &'static str, hint: String) -> PropertyVerdic
     if is_valid { PropertyVerdict::Keep } else { PropertyVerdict::Refuse { reason, hint: Some(hint) } }
 }
 
-fn judge(name: &str, value: &str, max_in_flight: usize) -> PropertyVerdict {
+fn verdict(name: &str, value: &str, max_in_flight: usize) -> PropertyVerdict {
     let is_on = ["true", "t", "1"].iter().any(|on| value.eq_ignore_ascii_case(on));
     let needed_kbytes = max_in_flight.div_ceil(1024);
     match name {
@@ -184,13 +184,13 @@ mod tests {
     use super::*;
     use crate::setting_text::Origin;
 
-    fn judged(flags: &[&str]) -> Result<Vec<(String, String)>, SettingError> {
+    fn checked(flags: &[&str]) -> Result<Vec<(String, String)>, SettingError> {
         let given = |flag: &&str| {
             let (name, text) = flag.split_once('=').unwrap();
             let name = name.trim().to_owned();
             (name.clone(), Given { text: text.to_owned(), origin: Origin::Flag(format!("-X {name}")) })
         };
-        judge_all(flags.iter().map(given).collect(), 16 << 20)
+        check_all(flags.iter().map(given).collect(), 16 << 20)
     }
 
     fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -228,43 +228,43 @@ mod tests {
             "enabled_events=1",
             "test.mock.num.brokers=3",
         ] {
-            let error = judged(&[flag]).expect_err(flag);
+            let error = checked(&[flag]).expect_err(flag);
             assert!(error.to_string().contains(" is refused: "), "{flag}: {error}");
         }
     }
 
     #[test]
     fn a_refusal_names_the_setting_as_given_and_the_reason() {
-        let error = judged(&["request.required.acks=1"]).unwrap_err();
+        let error = checked(&["request.required.acks=1"]).unwrap_err();
         assert_eq!(
             error.to_string(),
             "-X request.required.acks: request.required.acks=1 is refused: \
              a record counts as delivered when all in-sync replicas have it (acks=all)"
         );
-        let error = judged(&["partitioner=murmur3"]).unwrap_err();
+        let error = checked(&["partitioner=murmur3"]).unwrap_err();
         assert_eq!(error.hint.as_deref(), Some("partitioner=murmur2"));
     }
 
     #[test]
     fn what_says_the_same_as_is_fixed_is_left_out() {
         let flags = ["acks=all", "acks=-1", "enable.idempotence=true", "message.timeout.ms=0", "retries=2147483647"];
-        assert_eq!(judged(&flags).unwrap(), []);
+        assert_eq!(checked(&flags).unwrap(), []);
     }
 
     #[test]
     fn a_broker_of_another_protocol_than_the_clients_is_refused_with_the_setting() {
         let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("--brokers".to_owned()) };
-        let judged = |text: &str, spoken| one_protocol(&[given(text)], spoken);
+        let checked = |text: &str, spoken| one_protocol(&[given(text)], spoken);
         for (text, spoken) in [
             ("a:1,PLAINTEXT://b:2", None),
             ("SASL_SSL://a:1", Some("sasl_ssl")),
             ("ssl://a", Some("SSL")),
             ("a", Some("ssl")),
         ] {
-            assert!(judged(text, spoken).is_ok(), "{text}");
+            assert!(checked(text, spoken).is_ok(), "{text}");
         }
         for (text, spoken) in [("SASL_SSL://a:1", None), ("a:1,ssl://b:2", Some("sasl_ssl"))] {
-            let error = judged(text, spoken).unwrap_err();
+            let error = checked(text, spoken).unwrap_err();
             let named = if text.starts_with('S') { "SASL_SSL" } else { "SSL" };
             assert_eq!(error.hint, Some(format!("-X security.protocol={named}")), "{error}");
         }
@@ -287,8 +287,8 @@ mod tests {
             ("max.in.flight.requests.per.connection", "1"),
             ("partitioner", "consistent"),
         ];
-        assert_eq!(judged(&flags).unwrap(), owned(&expected));
-        let queue = judged(&["queue.buffering.max.kbytes=16384"]).unwrap();
+        assert_eq!(checked(&flags).unwrap(), owned(&expected));
+        let queue = checked(&["queue.buffering.max.kbytes=16384"]).unwrap();
         assert_eq!(queue, owned(&[("queue.buffering.max.kbytes", "16384")]));
     }
 

@@ -352,17 +352,17 @@ impl SharedLogin {
             ProofSource::Token(command) => {
                 let output = command.output().map_err(secret)?;
                 let token = Token::read(output.expose_secret(), now).ok_or(LoginError::NoToken)?;
-                self.judged(token, now)
+                self.checked(token, now)
             }
             #[cfg(feature = "aws")]
             ProofSource::Msk(msk) => {
                 let token = msk.token(now).map_err(LoginError::Aws)?;
-                self.judged(token, now)
+                self.checked(token, now)
             }
         }
     }
 
-    fn judged(&self, token: Token, now: SystemTime) -> Result<Present, LoginError> {
+    fn checked(&self, token: Token, now: SystemTime) -> Result<Present, LoginError> {
         let renew_at = token.renew_at(now);
         if token.has_expired(now) {
             return Err(LoginError::Expired { property: self.property });

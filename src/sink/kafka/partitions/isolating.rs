@@ -100,7 +100,7 @@ impl Partitions {
         }
     }
 
-    /// Judges the last request of a search. Returns whether another may be sent.
+    /// Draws the conclusion from the last request of a search. Returns whether another may be sent.
     fn attempted(&mut self, at: u32, now: Instant) -> bool {
         let Some(partition) = self.list.get_mut(at as usize) else { return false };
         let attempt = std::mem::take(&mut partition.search.attempt);

@@ -378,7 +378,7 @@ fn answer_search(partitions: &mut Partitions, poisoned: u64, now: Instant, world
             partitions.delivered(message.ticket, now);
         }
     }
-    // The answer is judged, and the next request collected.
+    // The answer is acted on, and the next request collected.
     partitions.turn(now, world, &mut |report| panic!("{report:?}"));
     size
 }
