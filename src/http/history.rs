@@ -50,7 +50,7 @@ impl Condition {
         match (state, ready) {
             (State::Streaming, true) => Self::Good,
             (State::Streaming | State::Blocked | State::Stopped, _) => Self::Bad,
-            (State::Connecting | State::WaitingForSlot | State::Careful | State::Stopping, _) => Self::Wait,
+            (State::Connecting | State::WaitingForSlot | State::Searching | State::Stopping, _) => Self::Wait,
         }
     }
 

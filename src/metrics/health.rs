@@ -28,7 +28,7 @@ impl Metrics {
         let within = match self.state() {
             State::Stopped => return Ok(()),
             State::Connecting | State::WaitingForSlot => CONNECTED_WITHIN,
-            State::Streaming | State::Careful | State::Blocked | State::Stopping => TURN_WITHIN,
+            State::Streaming | State::Searching | State::Blocked | State::Stopping => TURN_WITHIN,
         };
         let silent = self.age(&self.turned, now).unwrap_or_else(|| self.since_start(now));
         if silent > within {
@@ -50,9 +50,9 @@ impl Metrics {
 
     fn streaming(&self, now: Instant) -> Result<(), String> {
         let state = self.state();
-        // In state `careful`, rows are published slowly. If records are not acknowledged, the checks below show that.
+        // During a search (state `careful`), rows are published slowly. If records are not acknowledged, the checks below show that.
         let is_silent = state == State::Blocked && self.only_silent.load(Relaxed);
-        if is_silent || matches!(state, State::Streaming | State::Careful) {
+        if is_silent || matches!(state, State::Streaming | State::Searching) {
             let obstacle = lock(&self.blocked_on).clone().or_else(|| lock(&self.unsent_row).clone());
             return obstacle.map_or(Ok(()), Err);
         }
@@ -118,7 +118,7 @@ mod tests {
         let (metrics, now) = streaming();
         for state in State::ALL {
             metrics.set_state(state);
-            if matches!(state, State::Streaming | State::Careful) {
+            if matches!(state, State::Streaming | State::Searching) {
                 assert_eq!(metrics.ready(now), Ok(()));
                 continue;
             }

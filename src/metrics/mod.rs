@@ -43,7 +43,7 @@ pub enum State {
     /// The relay reads the slot, and the destination takes records.
     Streaming,
     /// The relay has one record in flight at a time, to find the one that was refused.
-    Careful,
+    Searching,
     /// The destination takes no records now.
     Blocked,
     /// The relay was asked to stop, and waits for acknowledgements.
@@ -58,7 +58,7 @@ impl State {
         Self::Connecting,
         Self::WaitingForSlot,
         Self::Streaming,
-        Self::Careful,
+        Self::Searching,
         Self::Blocked,
         Self::Stopping,
         Self::Stopped,
@@ -70,7 +70,7 @@ impl State {
             Self::Connecting => "connecting",
             Self::WaitingForSlot => "waiting-for-slot",
             Self::Streaming => "streaming",
-            Self::Careful => "careful",
+            Self::Searching => "careful",
             Self::Blocked => "blocked",
             Self::Stopping => "stopping",
             Self::Stopped => "stopped",
@@ -83,7 +83,7 @@ impl State {
             Self::Connecting => "Connecting to Postgres.",
             Self::WaitingForSlot => "Standing by: another process reads the slot, or did so a moment ago.",
             Self::Streaming => "Streaming.",
-            Self::Careful => "Streaming, and searching for the one record that was refused.",
+            Self::Searching => "Streaming, and searching for the one record that was refused.",
             Self::Blocked => "Blocked: the destination takes no records now.",
             Self::Stopping => "Stopping: waiting for the last acknowledgements.",
             Self::Stopped => "Stopped.",

@@ -61,7 +61,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
         self.show_reason(session);
         if let Some(session) = session {
             let state = self.state(session, now);
-            if self.shown.is_silent && matches!(state, State::Streaming | State::Careful) {
+            if self.shown.is_silent && matches!(state, State::Streaming | State::Searching) {
                 self.metrics.set_silent();
             } else {
                 self.metrics.set_state(state);
@@ -181,8 +181,8 @@ impl<S: Sink, C: Clock> Relay<S, C> {
             State::Blocked
         } else if self.waits_for_last_holder() {
             State::WaitingForSlot
-        } else if self.sink.in_flight().isolating > 0 {
-            State::Careful
+        } else if self.sink.in_flight().searched > 0 {
+            State::Searching
         } else {
             State::Streaming
         }

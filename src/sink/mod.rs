@@ -176,7 +176,7 @@ pub struct InFlight {
     /// How many of the records cannot move before [`Sink::resolve`]: the refused ones, and those that wait behind them.
     pub held: u64,
     /// How many of the records are of sequences in which the destination searches for a refused record.
-    pub isolating: u64,
+    pub searched: u64,
 }
 
 /// The outcome of an attempt to enqueue a record.
@@ -401,7 +401,7 @@ pub enum Rows {
 ///   still arrive.
 /// * **Transactions.** A refusal fails the whole transaction: there is nothing to resolve, and [`Sink::restart`] follows. If the destination knows
 ///   the record, it says [`Report::Refused`], else [`Report::Failed`]. It sends the records of a refused batch in smaller batches in the next
-///   transactions, until it knows. [`InFlight::isolating`] counts the records meanwhile.
+///   transactions, until it knows. [`InFlight::searched`] counts the records meanwhile.
 pub trait Sink {
     /// Takes one record. The sink copies it, and borrows nothing after the call.
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue;

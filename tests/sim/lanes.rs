@@ -1,7 +1,7 @@
 //! The Kafka sink without librdkafka: the real rule of what may be handed over when, between the relay and the scripted cluster.
 //!
 //! ```text
-//!  record ──► its partition ──► Partitions (the product's) ──► a lane's producer, or the isolating one ──► Cluster
+//!  record ──► its partition ──► Partitions (the product's) ──► a lane's producer, or the search producer ──► Cluster
 //!                                        ▲                                                                    │
 //!                                        └──────────────────────── answers, renewals ◄────────────────────────┘
 //! ```
@@ -60,7 +60,7 @@ pub(crate) struct Lanes {
     topics: Vec<String>,
     /// The producers of the lanes.
     senders: Vec<u64>,
-    isolating: Option<u64>,
+    search_producer: Option<u64>,
     retired: Vec<(u64, Duration)>,
     parked: bool,
     /// Reports that came while it was parked.
@@ -79,7 +79,7 @@ struct Producers<'a> {
     world: &'a mut World,
     topics: &'a [String],
     senders: &'a [u64],
-    isolating: &'a mut Option<u64>,
+    search_producer: &'a mut Option<u64>,
     settings: Client,
     machine: usize,
 }
@@ -104,7 +104,7 @@ impl Clients for Producers<'_> {
 
     fn collect(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
         let (settings, machine) = (self.settings, self.machine);
-        let id = *self.isolating.get_or_insert_with(|| connect(&mut self.world.cluster, settings, machine));
+        let id = *self.search_producer.get_or_insert_with(|| connect(&mut self.world.cluster, settings, machine));
         self.send(id, target, record, ticket)
     }
 
@@ -128,7 +128,7 @@ impl Lanes {
             numbers: BTreeMap::new(),
             topics: Vec::new(),
             senders,
-            isolating: None,
+            search_producer: None,
             retired: Vec::new(),
             parked: false,
             late: Vec::new(),
@@ -186,13 +186,13 @@ impl Lanes {
         self.tags.insert(found.number, tag);
         let partition = world.broker.partition_of(found, &world.postgres.wal);
         let at = self.choose(&partition, world, now);
-        let Self { partitions, topics, senders, isolating, settings, machine, .. } = self;
+        let Self { partitions, topics, senders, search_producer, settings, machine, .. } = self;
         partitions.enqueue(
             at,
             record,
             tag,
             now,
-            &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine },
+            &mut Producers { world, topics, senders, search_producer, settings: *settings, machine: *machine },
         )
     }
 
@@ -213,8 +213,8 @@ impl Lanes {
             let partition = world.broker.partition_of(found, &world.postgres.wal);
             to = self.choose(&partition, world, now);
         }
-        let Self { partitions, topics, senders, isolating, settings, machine, .. } = self;
-        let made = &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine };
+        let Self { partitions, topics, senders, search_producer, settings, machine, .. } = self;
+        let made = &mut Producers { world, topics, senders, search_producer, settings: *settings, machine: *machine };
         partitions.resolve(refusal, resolution, to, now, made)
     }
 
@@ -222,7 +222,7 @@ impl Lanes {
     pub(crate) fn poll(&mut self, world: &mut World, now: Instant) -> Vec<Report> {
         let mut reports = std::mem::take(&mut self.late);
         let retired = self.retired.iter().map(|(id, _)| *id);
-        let all: Vec<u64> = self.senders.iter().copied().chain(self.isolating).chain(retired).collect();
+        let all: Vec<u64> = self.senders.iter().copied().chain(self.search_producer).chain(retired).collect();
         for id in all {
             let told = world.cluster.answers(id, world.now, &mut world.dice);
             self.take(told, now, &mut reports);
@@ -232,8 +232,8 @@ impl Lanes {
         }
         self.renew(world, now, &mut reports);
         self.again(world, now);
-        let Self { partitions, topics, senders, isolating, settings, machine, .. } = self;
-        let made = &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine };
+        let Self { partitions, topics, senders, search_producer, settings, machine, .. } = self;
+        let made = &mut Producers { world, topics, senders, search_producer, settings: *settings, machine: *machine };
         partitions.turn(now, made, &mut |report| reports.push(report));
         partitions.take_events();
         reports
@@ -262,8 +262,9 @@ impl Lanes {
             return;
         }
         for (at, record, tag) in std::mem::take(&mut self.aside) {
-            let Self { partitions, topics, senders, isolating, settings, machine, .. } = self;
-            let made = &mut Producers { world, topics, senders, isolating, settings: *settings, machine: *machine };
+            let Self { partitions, topics, senders, search_producer, settings, machine, .. } = self;
+            let made =
+                &mut Producers { world, topics, senders, search_producer, settings: *settings, machine: *machine };
             record.with_record(&mut HeaderRoom::default(), |record| partitions.enqueue(at, record, tag, now, made));
         }
     }
@@ -286,9 +287,9 @@ impl Lanes {
                 self.partitions.producer_renewed(u8::try_from(lane).unwrap(), now);
             }
         }
-        if let Some(old) = self.isolating.take_if(|id| world.cluster.has_ended(*id)) {
+        if let Some(old) = self.search_producer.take_if(|id| world.cluster.has_ended(*id)) {
             self.retire(old, world, now, reports);
-            self.partitions.isolating_renewed(now);
+            self.partitions.search_producer_renewed(now);
         }
         let is_late = |(_, since): &mut (u64, Duration)| world.now.saturating_sub(*since) >= ANSWERED_WITHIN;
         for (id, _) in self.retired.extract_if(.., is_late).collect::<Vec<_>>() {
@@ -307,7 +308,7 @@ impl Lanes {
     /// Nobody listens to its producers any more.
     pub(crate) fn give_up(&mut self, world: &mut World) {
         let retired = self.retired.drain(..).map(|(id, _)| id);
-        for id in self.senders.drain(..).chain(self.isolating.take()).chain(retired) {
+        for id in self.senders.drain(..).chain(self.search_producer.take()).chain(retired) {
             world.cluster.give_up(id, world.now, &mut world.dice);
         }
     }
@@ -315,14 +316,14 @@ impl Lanes {
     /// Nothing that was taken is on its way any more.
     pub(crate) fn close(&mut self, world: &mut World) {
         let retired = self.retired.iter().map(|(id, _)| id);
-        self.senders.iter().chain(&self.isolating).chain(retired).for_each(|id| world.cluster.close(*id));
+        self.senders.iter().chain(&self.search_producer).chain(retired).for_each(|id| world.cluster.close(*id));
     }
 
     /// All producers are purged, and nothing of theirs is on its way any more.
     pub(crate) fn park(&mut self, world: &mut World, now: Instant) {
         self.parked = true;
         let retired = self.retired.iter().map(|(id, _)| *id);
-        let all: Vec<u64> = self.senders.iter().copied().chain(self.isolating).chain(retired).collect();
+        let all: Vec<u64> = self.senders.iter().copied().chain(self.search_producer).chain(retired).collect();
         let mut reports = Vec::new();
         for id in all {
             // What has been answered is heard before.
@@ -344,8 +345,8 @@ impl Lanes {
             self.partitions.producer_renewed(u8::try_from(lane).unwrap(), now);
         }
         self.retired.clear();
-        self.isolating = None;
-        self.partitions.isolating_renewed(now);
+        self.search_producer = None;
+        self.partitions.search_producer_renewed(now);
     }
 
     /// Everything that was taken is given up.

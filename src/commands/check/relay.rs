@@ -36,7 +36,7 @@ fn judge(address: &str, report: &RelayReport) -> Finding {
             .fail("relay", more)
             .why("no row is published until that is fixed; the slot keeps all of them")
             .bounded(report.hint.clone().unwrap_or_else(|| format!("see http://{address}/ and the relay's log"))),
-        Some(State::Connecting | State::Careful) | None => Side::Postgres
+        Some(State::Connecting | State::Searching) | None => Side::Postgres
             .warn("relay", more)
             .why("rows wait until that has passed")
             .words(format!("see http://{address}/ and the relay's log, if it lasts")),

@@ -114,7 +114,7 @@ impl View<'_> {
     fn reason(&self) -> String {
         // If a destination is silent, the relay is blocked before it is not ready.
         let reason = match (self.state, self.metrics.ready(self.now.instant), self.metrics.problem()) {
-            (State::Streaming | State::Careful, Ok(()), _) => return String::new(),
+            (State::Streaming | State::Searching, Ok(()), _) => return String::new(),
             (State::Streaming, Err(not_ready), _) => format!("Not ready: {not_ready}."),
             (_, _, Some(problem)) => problem,
             (_, _, None) if self.status.in_flight_records > 0 => {
@@ -362,7 +362,7 @@ fn advice(state: State, destination: &str) -> String {
         }
         State::WaitingForSlot => "Nothing to do: it takes over as soon as the other process releases the slot.",
         State::Streaming => "Nothing to do while rows flow.",
-        State::Careful => "Nothing to do yet: the relay looks for the one record that was refused.",
+        State::Searching => "Nothing to do yet: the relay looks for the one record that was refused.",
         State::Blocked => {
             return format!(
                 "Fix {}, or the topic: the relay resumes by itself, and nothing is lost meanwhile. Until then Postgres \

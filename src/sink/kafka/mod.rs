@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  record ──► its partition (chosen here) ──► the partition's state and queue ──► producer 0 … n, 5 requests in flight
-//!                                                        ▲                   └──► the isolating producer, one request at a time
+//!                                                        ▲                   └──► the search producer, one request at a time
 //!                                                        └── what failed, in order ◄── reports
 //! ```
 //!

@@ -156,18 +156,18 @@ impl KafkaSink {
             }
         }
         let now = self.now;
-        if let Some(ended) = self.producers.take_isolating(Client::has_ended) {
-            self.renew_isolating(Some(ended));
+        if let Some(ended) = self.producers.take_search_producer(Client::has_ended) {
+            self.renew_search_producer(Some(ended));
         }
-        while let Some((target, is_isolating)) = self.partitions.forgotten(now) {
+        while let Some((target, is_search_producer)) = self.partitions.forgotten(now) {
             tracing::warn!(
                 topic = self.topics.name(target.topic),
                 partition = target.partition,
                 "Kafka has not answered for hours; a new producer sends again what is in flight, so records may repeat; no data lost"
             );
-            if is_isolating {
-                let silent = self.producers.take_isolating(|_| true);
-                self.renew_isolating(silent);
+            if is_search_producer {
+                let silent = self.producers.take_search_producer(|_| true);
+                self.renew_search_producer(silent);
             } else if let Err(failure) = self.renew_producer(target.producer) {
                 return each(Report::Failed(failure));
             }
@@ -206,8 +206,8 @@ impl KafkaSink {
         for producer in 0..self.producers.count() {
             self.put_new_producer(producer)?;
         }
-        let isolating = self.producers.take_isolating(|_| true);
-        self.renew_isolating(isolating);
+        let search_producer = self.producers.take_search_producer(|_| true);
+        self.renew_search_producer(search_producer);
         Ok(())
     }
 
@@ -219,11 +219,11 @@ impl KafkaSink {
         Ok(())
     }
 
-    fn renew_isolating(&mut self, old: Option<Client>) {
+    fn renew_search_producer(&mut self, old: Option<Client>) {
         if let Some(client) = old {
             self.retire_later(client);
         }
-        self.partitions.isolating_renewed(self.now);
+        self.partitions.search_producer_renewed(self.now);
     }
 
     /// Keeps an ended producer until its reports have come. Purges the records that it has not sent, for which no report would ever come.
@@ -237,7 +237,7 @@ impl KafkaSink {
         for (PartitionTarget { topic, partition, .. }, event) in self.partitions.take_events() {
             let topic = self.topics.name(topic);
             match event {
-                Event::Isolating { records } => {
+                Event::Searching { records } => {
                     tracing::warn!(
                         topic,
                         partition,
@@ -253,7 +253,7 @@ impl KafkaSink {
                         "broker rejected a batch but no single record; reducing batch size"
                     );
                 }
-                Event::Isolated => tracing::info!(topic, partition, "partition accepts batches again"),
+                Event::SearchEnded => tracing::info!(topic, partition, "partition accepts batches again"),
             }
         }
     }

@@ -50,8 +50,8 @@ const FIXED: [(&str, &str); 6] = [
     ("queue.buffering.max.kbytes", "2147483647"),
 ];
 
-/// The isolating producer's properties: records leave only when they are flushed, and only the largest message size splits a request.
-const ISOLATING: [(&str, &str); 3] =
+/// The search producer's properties: records leave only when they are flushed, and only the largest message size splits a request.
+const SEARCH_PRODUCER: [(&str, &str); 3] =
     [("linger.ms", "60000"), ("batch.num.messages", "1000000"), ("batch.size", "2147483647")];
 
 /// How long a transaction may be open. Brokers allow 15 minutes by default.
@@ -265,19 +265,19 @@ impl KafkaSettings {
         client
     }
 
-    /// The isolating producer, which sends records together when it is flushed. The search for a refused record has to know which records
+    /// The search producer, which sends records together when it is flushed. The search for a refused record has to know which records
     /// went together. As a rule there is one request for each partition. librdkafka may still split it, since a flush for another partition
     /// may be under way. A broker that knows the producer then refuses the requests behind a refused one, and the producer ends
     /// (`enable.gapless.guarantee`), as any other does.
-    pub(super) fn isolating(&self) -> Result<BaseProducer<Context>, SettingsError> {
+    pub(super) fn search_producer(&self) -> Result<BaseProducer<Context>, SettingsError> {
         let mut settings = self.clone();
-        for (key, value) in ISOLATING {
+        for (key, value) in SEARCH_PRODUCER {
             settings.client.set(key, value);
         }
         settings.producer()
     }
 
-    /// The most bytes of a request of the isolating producer. Half of the largest message size leaves room for headers of the protocol.
+    /// The most bytes of a request of the search producer. Half of the largest message size leaves room for headers of the protocol.
     pub(super) fn request_bytes(&self) -> u64 {
         self.property("message.max.bytes").and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(1_000_000) / 2
     }

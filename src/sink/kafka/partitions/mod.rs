@@ -20,19 +20,19 @@
 //! A topic that is recreated while several requests are in flight has a broker that does not know the producer, all the same. Offsets tell:
 //! see `implied`.
 //!
-//! The *isolating producer* searches a refused batch for the record at fault, with one request of the partition in flight. It sends
+//! The *search producer* searches a refused batch for the record at fault, with one request of the partition in flight. It sends
 //! halves of the batch, until one record is refused alone. That record and its partition are then held until [`Partitions::resolve`]. If the
 //! answer is in no list, the record is not held: it is sent alone again and again, ever more rarely (`trials`).
 //!
 //! In: records, reports, the time. Out: records to [`Clients`], reports for the relay. It knows neither librdkafka nor a clock.
-//! Invariants: see `partition`; each record is reported once; a partition's records go to a single producer, or to the isolating one.
+//! Invariants: see `partition`; each record is reported once; a partition's records go to a single producer, or to the search producer.
 
 mod entries;
 mod implied;
-mod isolating;
 mod partition;
 mod pool;
 mod resolving;
+mod searching;
 mod suspects;
 #[cfg(test)]
 mod tests;
@@ -72,7 +72,7 @@ pub trait Clients {
     /// The producer did not take it.
     fn hand_over(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
 
-    /// Adds a record to the next request of the isolating producer, which [`Clients::release`] sends.
+    /// Adds a record to the next request of the search producer, which [`Clients::release`] sends.
     ///
     /// # Errors
     /// The producer did not take it.
@@ -81,7 +81,7 @@ pub trait Clients {
     /// Sends the collected records, as one request for each partition.
     fn release(&mut self);
 
-    /// The most bytes of a request of the isolating producer.
+    /// The most bytes of a request of the search producer.
     fn request_bytes(&self) -> u64;
 }
 
@@ -98,7 +98,7 @@ pub enum NotTaken {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The broker has refused a batch. The search for the record at fault begins.
-    Isolating {
+    Searching {
         /// How many records the search begins with.
         records: usize,
     },
@@ -108,7 +108,7 @@ pub enum Event {
         bytes: u64,
     },
     /// The partition has its own producer again.
-    Isolated,
+    SearchEnded,
 }
 
 /// A record in flight, by the index of its partition and its number there.
@@ -184,21 +184,21 @@ impl Partitions {
     pub fn in_flight_by_state(&self) -> InFlight {
         let mut in_flight = self.in_flight;
         if !self.suspects.is_empty() {
-            in_flight.isolating = in_flight.records;
+            in_flight.searched = in_flight.records;
         }
         for partition in self.listed.iter().filter_map(|at| self.list.get(*at as usize)) {
             let waiting = partition.queue.len() as u64;
             match partition.state {
                 PartitionState::Held { .. } => in_flight.held += waiting,
-                PartitionState::Isolating if partition.search.suspects > 0 => {
-                    in_flight.isolating += waiting + u64::from(partition.under_way);
+                PartitionState::Searching if partition.search.suspects > 0 => {
+                    in_flight.searched += waiting + u64::from(partition.under_way);
                 }
                 PartitionState::Unchosen
                 | PartitionState::Unproven
                 | PartitionState::Proven
                 | PartitionState::Draining
                 | PartitionState::Resting { .. }
-                | PartitionState::Isolating
+                | PartitionState::Searching
                 | PartitionState::Replaced => {}
             }
         }
@@ -213,7 +213,7 @@ impl Partitions {
             PartitionState::Unchosen
             | PartitionState::Draining
             | PartitionState::Resting { .. }
-            | PartitionState::Isolating => partition.obstacle.as_ref(),
+            | PartitionState::Searching => partition.obstacle.as_ref(),
             PartitionState::Unproven | PartitionState::Proven | PartitionState::Replaced => None,
         })
     }
@@ -226,7 +226,7 @@ impl Partitions {
             PartitionState::Unchosen
             | PartitionState::Draining
             | PartitionState::Resting { .. }
-            | PartitionState::Isolating
+            | PartitionState::Searching
             | PartitionState::Held { .. }
             | PartitionState::Replaced => false,
         })
@@ -371,7 +371,7 @@ impl Partitions {
         if sequence.is_before(partition.delivered) {
             self.reports.push(out_of_order(&failure));
         }
-        if !matches!(partition.state, PartitionState::Isolating) {
+        if !matches!(partition.state, PartitionState::Searching) {
             partition.state = PartitionState::Draining;
         }
         let refused = matches!(failure.class, FailureClass::Row | FailureClass::Unlisted);
@@ -387,7 +387,7 @@ impl Partitions {
             else {
                 continue;
             };
-            if !matches!(partition.state, PartitionState::Isolating) {
+            if !matches!(partition.state, PartitionState::Searching) {
                 partition.moved = now;
             }
             if matches!(partition.state, PartitionState::Unproven | PartitionState::Proven) {
@@ -399,7 +399,7 @@ impl Partitions {
     }
 
     /// Finds a partition with several records under way whose broker may soon forget their producer: they must not arrive after that.
-    /// Returns its target, and whether the records are the isolating producer's. A single record is safe, since none follows it before its
+    /// Returns its target, and whether the records are the search producer's. A single record is safe, since none follows it before its
     /// report. It looks once a minute.
     pub fn forgotten(&mut self, now: Instant) -> Option<(PartitionTarget, bool)> {
         let looked = *self.looked.get_or_insert(now);
@@ -411,7 +411,7 @@ impl Partitions {
                 continue;
             };
             if partition.under_way > 1 {
-                return Some((partition.target, matches!(partition.state, PartitionState::Isolating)));
+                return Some((partition.target, matches!(partition.state, PartitionState::Searching)));
             }
             if matches!(partition.state, PartitionState::Proven) {
                 partition.state = PartitionState::Draining;
@@ -430,10 +430,10 @@ impl Partitions {
         self.list.iter().filter(waits).min_by_key(|partition| partition.moved).map(|partition| partition.target)
     }
 
-    /// Notes that there is a new isolating producer, which no broker knows yet.
-    pub fn isolating_renewed(&mut self, now: Instant) {
+    /// Notes that there is a new search producer, which no broker knows yet.
+    pub fn search_producer_renewed(&mut self, now: Instant) {
         for partition in &mut self.list {
-            if matches!(partition.state, PartitionState::Isolating) {
+            if matches!(partition.state, PartitionState::Searching) {
                 partition.moved = now;
             }
             partition.search.proven = false;
@@ -514,14 +514,14 @@ impl Partitions {
                 self.pump(at, now, clients);
             }
             PartitionState::Resting { until } if now >= *until => {
-                partition.state = PartitionState::Isolating;
-                self.isolate(at, now, clients);
+                partition.state = PartitionState::Searching;
+                self.continue_search(at, now, clients);
             }
-            PartitionState::Isolating if partition.under_way == 0 => self.isolate(at, now, clients),
+            PartitionState::Searching if partition.under_way == 0 => self.continue_search(at, now, clients),
             PartitionState::Unchosen
             | PartitionState::Draining
             | PartitionState::Resting { .. }
-            | PartitionState::Isolating
+            | PartitionState::Searching
             | PartitionState::Held { .. }
             | PartitionState::Replaced => {}
         }

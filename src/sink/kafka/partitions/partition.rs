@@ -7,7 +7,7 @@
 //!     │  └── a pause, another producer ──────┤
 //!     │                                      │ failure
 //!     │        nothing is under way          ▼
-//!     ├── it was not to blame ◄────────── Draining ──► Resting ──► Isolating ──► Held ──► Replaced
+//!     ├── it was not to blame ◄────────── Draining ──► Resting ──► Searching ──► Held ──► Replaced
 //!     └── calm for a while ◄──────────────────────────────────────── │  ▲ one request under way │
 //!                                                                    └──┴──────── resolved ◄───┘
 //! ```
@@ -21,7 +21,7 @@
 //! Records whose partition is not chosen yet wait in a partition of their own, in the state `Unchosen`, from which they move to others.
 //!
 //! Invariants: in `Unproven` at most one record is under way; in `Unchosen`, `Draining`, `Resting`, `Held` and `Replaced` no record is handed over; in
-//! `Isolating` at most one request is under way; waiting records are in the order in which they were taken, behind those under way.
+//! `Searching` at most one request is under way; waiting records are in the order in which they were taken, behind those under way.
 //! This file is pure and reads no clock.
 
 use super::entries::{Sequence, Ticket};
@@ -105,8 +105,8 @@ pub(super) enum PartitionState {
     Draining,
     /// No record is sent before `until`.
     Resting { until: Instant },
-    /// The isolating producer takes its records, one request at a time.
-    Isolating,
+    /// The search producer takes its records, one request at a time.
+    Searching,
     /// The first record was refused, and waits for the relay's decision.
     Held { failure: Failure },
     /// A dead-letter record in another partition has replaced the first one, and waits for its report.
@@ -128,9 +128,9 @@ pub(super) struct Search {
     pub(super) since: Instant,
     /// Whether the search has found a record that is refused alone.
     pub(super) found: bool,
-    /// Whether the broker has accepted a request of the isolating producer in this partition. Until then its requests have one record.
+    /// Whether the broker has accepted a request of the search producer in this partition. Until then its requests have one record.
     pub(super) proven: bool,
-    /// Whether the request under way is of an earlier isolating producer. Its success proves nothing about the present one.
+    /// Whether the request under way is of an earlier search producer. Its success proves nothing about the present one.
     pub(super) outdated: bool,
     /// The search divides the suspects into so many parts: halves; sixteenths after an answer that is in no list, since the broker may have
     /// appended what it did not accept.
@@ -203,7 +203,7 @@ pub(super) struct Partition {
     pub(super) offset: i64,
     /// The records under way that librdkafka takes for delivered, and since when.
     pub(super) implied: Vec<(Ticket, Instant)>,
-    /// The search. It counts in `Isolating`, and in the states between two requests of a search.
+    /// The search. It counts in `Searching`, and in the states between two requests of a search.
     pub(super) search: Search,
     /// The most bytes under way, and until when: the broker refused a larger batch, and none of its records alone so far.
     pub(super) window: Option<(u64, Instant)>,
@@ -211,7 +211,7 @@ pub(super) struct Partition {
     pub(super) most: u64,
     /// The failure of the topic or of the environment for which the first record is sent again. It ends with the next delivery.
     pub(super) obstacle: Option<Failure>,
-    /// Whether a search began that [`Event::Isolating`](super::Event::Isolating) has announced.
+    /// Whether a search began that [`Event::Searching`](super::Event::Searching) has announced.
     pub(super) is_announced: bool,
     /// Whether the partition is in the list for `turn`.
     pub(super) listed: bool,
@@ -259,7 +259,7 @@ impl Partition {
             PartitionState::Unchosen
             | PartitionState::Draining
             | PartitionState::Resting { .. }
-            | PartitionState::Isolating
+            | PartitionState::Searching
             | PartitionState::Held { .. }
             | PartitionState::Replaced => false,
         }
@@ -351,7 +351,7 @@ impl Partition {
         let Search { suspects, found, .. } = self.search;
         let rest = suspects.saturating_sub(1);
         self.search = Search { found, ..Search::of(rest, 0, now) };
-        self.goes_on(PartitionState::Isolating);
+        self.goes_on(PartitionState::Searching);
     }
 
     /// Notes a failed record. The most serious failure counts.

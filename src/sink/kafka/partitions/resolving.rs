@@ -101,7 +101,7 @@ impl Partitions {
         (entry.timestamp_millis, entry.by_row) = (record.timestamp_millis, record.partition.is_some());
         partition.search.suspects = 1;
         partition.search.refused_bytes = 0;
-        partition.goes_on(PartitionState::Isolating);
+        partition.goes_on(PartitionState::Searching);
     }
 
     #[allow(clippy::too_many_arguments, reason = "what goes where, in place of what")]

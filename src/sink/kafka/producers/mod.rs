@@ -1,4 +1,4 @@
-//! [`Producers`]: the producers that share the partitions, and the isolating producer, which searches for refused records.
+//! [`Producers`]: the producers that share the partitions, and the search producer, which searches for refused records.
 //!
 //! In: records with their partitions, from [`Partitions`](super::partitions::Partitions). Out: messages for librdkafka, and the producers
 //! that have ended.
@@ -37,8 +37,8 @@ const LEARN_EVERY: Duration = METADATA_PATIENCE;
 /// All producers of the sink.
 pub(super) struct Producers {
     numbered: Vec<NumberedProducer>,
-    /// The isolating producer, once one was needed.
-    isolating: Option<Client>,
+    /// The search producer, once one was needed.
+    search_producer: Option<Client>,
     /// When a producer was last flushed by [`Producers::urge`].
     urged: Instant,
     /// When a client last asked for a partition.
@@ -78,7 +78,7 @@ impl Producers {
         let client = |producer| Client::new(producer).map_err(no_thread);
         let numbered = |producer| Ok(NumberedProducer { client: client(producer?)?, began: now, fruitless: 0 });
         let numbered = producers.map(numbered).collect::<Result<_, SettingsError>>()?;
-        Ok(Self { numbered, isolating: None, urged: now, learned: None, settings: settings.clone() })
+        Ok(Self { numbered, search_producer: None, urged: now, learned: None, settings: settings.clone() })
     }
 
     pub(super) fn count(&self) -> u8 {
@@ -96,11 +96,11 @@ impl Producers {
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Client> {
-        self.numbered.iter().map(|producer| &producer.client).chain(&self.isolating)
+        self.numbered.iter().map(|producer| &producer.client).chain(&self.search_producer)
     }
 
     pub(super) fn into_clients(self) -> impl Iterator<Item = Client> {
-        self.numbered.into_iter().map(|producer| producer.client).chain(self.isolating)
+        self.numbered.into_iter().map(|producer| producer.client).chain(self.search_producer)
     }
 
     /// The producers as the partitions' [`Clients`].
@@ -114,22 +114,22 @@ impl Producers {
         self.numbered.iter_mut().for_each(|producer| producer.client.flush(false));
     }
 
-    /// Flushes the isolating producer again, in case its records could not leave at the first flush. `all`: the others as well, since
+    /// Flushes the search producer again, in case its records could not leave at the first flush. `all`: the others as well, since
     /// something waits for their records.
     pub(super) fn urge(&mut self, now: Instant, all: bool) {
         if now.saturating_duration_since(self.urged) < URGE_EVERY {
             return;
         }
         let others = self.numbered.iter_mut().map(|producer| &mut producer.client).filter(|_| all);
-        for client in self.isolating.iter_mut().chain(others).filter(|it| it.producer().in_flight_count() > 0) {
+        for client in self.search_producer.iter_mut().chain(others).filter(|it| it.producer().in_flight_count() > 0) {
             self.urged = now;
             client.flush(true);
         }
     }
 
-    /// Takes the isolating producer if `is_so` says so. Another one starts when it is needed.
-    pub(super) fn take_isolating(&mut self, is_so: impl FnOnce(&Client) -> bool) -> Option<Client> {
-        self.isolating.take_if(|client| is_so(client))
+    /// Takes the search producer if `is_so` says so. Another one starts when it is needed.
+    pub(super) fn take_search_producer(&mut self, is_so: impl FnOnce(&Client) -> bool) -> Option<Client> {
+        self.search_producer.take_if(|client| is_so(client))
     }
 
     /// The numbers of the producers that take nothing any more, except for those that could not begin a moment ago, since their user lacks a
@@ -149,11 +149,11 @@ impl Producers {
         Some(Failure::new(FailureClass::Client, errors::reason(Some(code)), text))
     }
 
-    /// Whether the producer or the isolating one could not begin, since their user lacks a right.
+    /// Whether the producer or the search producer could not begin, since their user lacks a right.
     #[cold]
     pub(super) fn has_forbidden(&self, producer: u8) -> bool {
         let producer = self.numbered.get(usize::from(producer)).map(|producer| &producer.client);
-        producer.into_iter().chain(&self.isolating).any(Client::is_forbidden)
+        producer.into_iter().chain(&self.search_producer).any(Client::is_forbidden)
     }
 
     /// Whether the producers with this number end one after the other, or the last one ended soon, for a cause that is neither a record nor
@@ -189,19 +189,19 @@ impl Clients for ProducersWithTopics<'_> {
     }
 
     fn collect(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let Producers { isolating, learned, settings, .. } = &mut *self.producers;
-        let client = if let Some(client) = isolating {
+        let Producers { search_producer, learned, settings, .. } = &mut *self.producers;
+        let client = if let Some(client) = search_producer {
             client
         } else {
-            let producer = settings.isolating().map_err(|_| NotTaken::Later)?;
-            isolating.insert(Client::new(producer).map_err(|_| NotTaken::Later)?)
+            let producer = settings.search_producer().map_err(|_| NotTaken::Later)?;
+            search_producer.insert(Client::new(producer).map_err(|_| NotTaken::Later)?)
         };
         send((client, learned), self.topics, target, record, ticket)
     }
 
     fn release(&mut self) {
-        if let Some(isolating) = &mut self.producers.isolating {
-            isolating.flush(true);
+        if let Some(search_producer) = &mut self.producers.search_producer {
+            search_producer.flush(true);
         }
     }
 

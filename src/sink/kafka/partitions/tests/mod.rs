@@ -66,7 +66,7 @@ struct Producer {
 struct World {
     dice: Dice,
     now: Instant,
-    /// The producers that share the partitions first, then the isolating one, then those that have ended.
+    /// The producers that share the partitions first, then the search producer, then those that have ended.
     producers: Vec<Producer>,
     sharing: usize,
     ids: u64,
@@ -76,7 +76,7 @@ struct World {
     bad: BTreeSet<u64>,
     /// Most records of a request.
     limit: usize,
-    /// What the isolating producer is given leaves in pieces: a flush that another partition needed cuts it anywhere.
+    /// What the search producer is given leaves in pieces: a flush that another partition needed cuts it anywhere.
     cuts: bool,
 }
 
@@ -85,7 +85,7 @@ struct World {
 enum Mutant {
     /// Nothing is.
     None,
-    /// Requests of the isolating producer have several records before a broker knows it.
+    /// Requests of the search producer have several records before a broker knows it.
     SearchWithoutProof,
     /// So do those of a producer that shares the partitions.
     ProducerWithoutProof,
@@ -108,11 +108,11 @@ impl Clients for World {
     }
 
     fn collect(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken> {
-        let isolating = &mut self.producers[self.sharing];
-        if isolating.fatal {
+        let search_producer = &mut self.producers[self.sharing];
+        if search_producer.fatal {
             return Err(NotTaken::Later);
         }
-        isolating.waiting.entry(target.partition).or_default().push_back(message(record, target, ticket));
+        search_producer.waiting.entry(target.partition).or_default().push_back(message(record, target, ticket));
         Ok(())
     }
 
@@ -244,7 +244,7 @@ impl World {
                 self.producers.push(old);
                 match number {
                     Some(number) => partitions.producer_renewed(number, self.now),
-                    None => partitions.isolating_renewed(self.now),
+                    None => partitions.search_producer_renewed(self.now),
                 }
             }
         }
@@ -266,14 +266,16 @@ impl World {
         self.renew(partitions);
         partitions.forgotten(self.now);
         self.now += partition::FORGOTTEN_AFTER + LOOK_EVERY;
-        while let Some((target, isolating)) = partitions.forgotten(self.now).filter(|_| mutant != Mutant::Forgotten) {
-            let at = if isolating { self.sharing } else { usize::from(target.producer) };
+        while let Some((target, search_producer)) =
+            partitions.forgotten(self.now).filter(|_| mutant != Mutant::Forgotten)
+        {
+            let at = if search_producer { self.sharing } else { usize::from(target.producer) };
             let (id, number) = (self.ids, self.producers[at].number);
             self.ids += 1;
             let old = std::mem::replace(&mut self.producers[at], Producer { id, number, ..Producer::default() });
             match number {
                 Some(number) => partitions.producer_renewed(number, self.now),
-                None => partitions.isolating_renewed(self.now),
+                None => partitions.search_producer_renewed(self.now),
             }
             let sent = old.requests.into_iter().flat_map(|request| request.messages);
             let purged = sent.chain(old.waiting.into_values().flatten()).collect();

@@ -365,14 +365,14 @@ fn offer_numbered(partitions: &mut Partitions, at: u32, number: u64, now: Instan
     assert!(matches!(partitions.enqueue(at, &record(value.as_bytes()), tag, now, world), Enqueue::Taken));
 }
 
-/// Answers the isolating producer's request: by a code that is in no list if it has the record `poisoned`. Returns the request's size.
+/// Answers the search producer's request: by a code that is in no list if it has the record `poisoned`. Returns the request's size.
 fn answer_search(partitions: &mut Partitions, poisoned: u64, now: Instant, world: &mut World) -> usize {
     partitions.turn(now, world, &mut |report| panic!("{report:?}"));
     let request: Vec<Message> = world.producers[1].waiting.remove(&0).unwrap_or_default().into();
     let size = request.len();
     if request.iter().any(|message| message.number == poisoned) {
         fail(partitions, request, FailureClass::Unlisted);
-        partitions.isolating_renewed(now);
+        partitions.search_producer_renewed(now);
     } else {
         for message in request {
             partitions.delivered(message.ticket, now);

@@ -1,4 +1,4 @@
-//! The search for a refused record, with one request of the isolating producer at a time.
+//! The search for a refused record, with one request of the search producer at a time.
 //!
 //! In: a partition without records under way, and its failed records. Out: requests to [`Clients`], and the record that is refused alone,
 //! which is held (`resolving`). The search sends halves of a refused batch, so that N suspects cost about log2 N requests. If the answer is in no
@@ -27,9 +27,9 @@ impl Partitions {
                 if suspects == 1 {
                     self.hold(at, failure);
                 } else {
-                    partition.state = PartitionState::Isolating;
+                    partition.state = PartitionState::Searching;
                     partition.is_announced = true;
-                    self.events.push((partition.target, Event::Isolating { records }));
+                    self.events.push((partition.target, Event::Searching { records }));
                 }
             }
             FailureClass::Topic => {
@@ -46,9 +46,9 @@ impl Partitions {
                     self.try_alone(at, failure, now);
                 } else {
                     partition.obstacle = Some(failure);
-                    partition.state = PartitionState::Isolating;
+                    partition.state = PartitionState::Searching;
                     partition.is_announced = true;
-                    self.events.push((partition.target, Event::Isolating { records }));
+                    self.events.push((partition.target, Event::Searching { records }));
                 }
             }
             FailureClass::Client => partition.state = PartitionState::Unproven,
@@ -56,7 +56,7 @@ impl Partitions {
     }
 
     /// Sends the next request of the search. The request before has been answered.
-    pub(super) fn isolate(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
+    pub(super) fn continue_search(&mut self, at: u32, now: Instant, clients: &mut impl Clients) {
         if !self.attempted(at, now) {
             return;
         }
@@ -66,7 +66,7 @@ impl Partitions {
         if suspects == 0 && now.saturating_duration_since(since) >= CALM {
             partition.state = PartitionState::Unproven;
             if std::mem::take(&mut partition.is_announced) {
-                events.push((partition.target, Event::Isolated));
+                events.push((partition.target, Event::SearchEnded));
             }
             return self.pump(at, now, clients);
         }
