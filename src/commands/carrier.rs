@@ -32,7 +32,7 @@ pub struct Carrier {
 impl Carrier {
     /// The carrier of each slot that the rows come by: this one, or those of a complete set of shards.
     pub(super) fn each_slot(&self, connection: &mut Connection) -> Result<Vec<Self>, CommandError> {
-        let Some(set) = shards::settled(connection, (&self.publication, &self.slot))? else {
+        let Some(set) = shards::current(connection, (&self.publication, &self.slot))? else {
             return Ok(vec![self.clone()]);
         };
         let carrier = |member: shards::Member| Self {

@@ -161,7 +161,7 @@ pub(super) fn sets(connection: &mut Connection, whole: (&str, &str)) -> Result<V
 ///
 /// # Errors
 /// The names are those of one shard; rows go over to another set; there are several sets, or one is not whole.
-pub(super) fn settled(connection: &mut Connection, whole: (&str, &str)) -> Result<Option<Set>, CommandError> {
+pub(super) fn current(connection: &mut Connection, whole: (&str, &str)) -> Result<Option<Set>, CommandError> {
     is_whole_name(connection, whole)?;
     let mut sets = sets(connection, whole)?;
     let members = sets.iter().flat_map(|set| &set.members);
@@ -197,7 +197,7 @@ fn is_whole_name(connection: &mut Connection, (publication, slot): (&str, &str))
 /// # Errors
 /// There are shards.
 pub(super) fn has_one_slot(connection: &mut Connection, whole: (&str, &str)) -> Result<(), CommandError> {
-    let Some(set) = settled(connection, whole)? else { return Ok(()) };
+    let Some(set) = current(connection, whole)? else { return Ok(()) };
     let remedy = Remedy::from(format!(
         "the SQL statement in {REPUBLISH_PAGE} passes rows through the shards, whether or not they were published. Another time publish existing rows before: "
     ))

@@ -34,10 +34,10 @@ pub(super) struct Unpublished {
 impl Unpublished {
     /// The server was queried.
     pub(super) fn wal_ends(&mut self, end: WalEnd, confirmed: Lsn) {
-        self.settle(confirmed);
+        self.drop_confirmed(confirmed);
         self.oldest.get_or_insert(end);
         self.newest = Some(end);
-        self.settle(confirmed);
+        self.drop_confirmed(confirmed);
     }
 
     /// The age of the oldest committed row that may be unpublished. Zero: there is none. `None`: not known. `oldest_commit`: the commit
@@ -49,7 +49,7 @@ impl Unpublished {
         stream_time: Option<i64>,
         unix_micros: i64,
     ) -> Option<Duration> {
-        self.settle(confirmed);
+        self.drop_confirmed(confirmed);
         let since = match (oldest_commit, self.newest) {
             (Some(commit), _) => Some(commit),
             (None, Some(_)) if self.oldest.is_none() => Some(unix_micros),
@@ -60,7 +60,7 @@ impl Unpublished {
         Some(Duration::from_micros(u64::try_from(unix_micros.saturating_sub(since)).unwrap_or(0)))
     }
 
-    fn settle(&mut self, confirmed: Lsn) {
+    fn drop_confirmed(&mut self, confirmed: Lsn) {
         let passed = |end: &WalEnd| end.position <= confirmed;
         if let Some(newest) = self.newest.filter(passed) {
             self.published_until = Some(newest.unix_micros);

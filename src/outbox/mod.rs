@@ -439,12 +439,12 @@ impl Outbox {
             return Ok(());
         }
         let RelationEntry::Undecided(Undecided { name, mappable, known, earlier }) = entry else { return Ok(()) };
-        let is_settled_by_read = self.tables.is_settled_by_read(position);
-        if let Some(plan) = earlier.take_if(|_| is_settled_by_read) {
+        let is_decided_by_read = self.tables.is_decided_by_read(position);
+        if let Some(plan) = earlier.take_if(|_| is_decided_by_read) {
             *entry = RelationEntry::Published(plan);
             return Ok(());
         }
-        if *known && is_settled_by_read {
+        if *known && is_decided_by_read {
             *entry = RelationEntry::NotPublished;
             return Ok(());
         }

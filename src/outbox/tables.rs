@@ -97,7 +97,7 @@ impl Tables {
     }
 
     /// Whether the last read shows all changes of a transaction that commits at `position`.
-    pub(super) fn is_settled_by_read(&self, position: Lsn) -> bool {
+    pub(super) fn is_decided_by_read(&self, position: Lsn) -> bool {
         position < self.read_position
     }
 

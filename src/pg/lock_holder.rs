@@ -34,7 +34,7 @@ impl std::fmt::Display for LockHolder {
 
 impl LockHolder {
     /// The way to end the lock: SQL, and words where only the transaction manager, or the application that prepared the transaction, can decide. `None`: the holder is not known.
-    pub fn release(&self) -> Option<String> {
+    pub fn way_to_end(&self) -> Option<String> {
         match (self.pid, &self.gid) {
             (Some(pid), _) => Some(format!("SELECT pg_terminate_backend({pid});")),
             (None, Some(gid)) => Some(format!(
@@ -58,15 +58,15 @@ mod tests {
         holder.state = Some("idle in transaction".to_owned());
         holder.open_for_s = Some(7);
         assert_eq!(holder.to_string(), "process 42 (psql, idle in transaction, transaction open for 7 s)");
-        assert_eq!(holder.release().as_deref(), Some("SELECT pg_terminate_backend(42);"));
+        assert_eq!(holder.way_to_end().as_deref(), Some("SELECT pg_terminate_backend(42);"));
         let prepared = LockHolder { gid: Some("it's".to_owned()), ..LockHolder::default() };
         assert_eq!(prepared.to_string(), "prepared transaction 'it''s'");
         assert!(
             prepared
-                .release()
+                .way_to_end()
                 .unwrap()
                 .ends_with("of 'it''s', as its transaction manager or the application has decided")
         );
-        assert_eq!(LockHolder::default().release(), None);
+        assert_eq!(LockHolder::default().way_to_end(), None);
     }
 }

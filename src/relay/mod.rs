@@ -243,7 +243,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// The relay has taken the slot, whose position is `confirmed`. If that is ahead of the ledger's, another relay worked meanwhile.
     pub fn acquired(&mut self, confirmed: Lsn) {
-        self.transaction.taken(confirmed, self.ledger.flush_lsn());
+        self.transaction.slot_taken(confirmed, self.ledger.flush_lsn());
         if confirmed > self.ledger.flush_lsn() && self.ledger.flush_lsn() > Lsn::ZERO {
             tracing::info!(ours = %self.ledger.flush_lsn(), slot = %confirmed, "another relay advanced the slot; resuming there");
         }

@@ -142,7 +142,7 @@ impl SinkTransaction {
     }
 
     /// The slot was taken at `confirmed`; everything that we have committed commits before `ours`.
-    pub(super) fn taken(&mut self, confirmed: Lsn, ours: Lsn) {
+    pub(super) fn slot_taken(&mut self, confirmed: Lsn, ours: Lsn) {
         let is_first = ours == Lsn::ZERO;
         let by_others = if is_first { self.identity.was_read } else { confirmed > ours };
         self.committed = match self.committed {
@@ -434,7 +434,7 @@ mod tests {
 
     /// Returns what counts as committed when the slot is taken at `confirmed`. Everything that we committed commits before `ours`.
     fn taken(transaction: &mut SinkTransaction, confirmed: u64, ours: u64) -> Committed {
-        transaction.taken(Lsn::new(confirmed), Lsn::new(ours));
+        transaction.slot_taken(Lsn::new(confirmed), Lsn::new(ours));
         transaction.committed
     }
 

@@ -225,7 +225,7 @@ pub struct EventBinding {
 
 /// The dead-letter records at one address, in their order, up to the end that the address had when it was opened.
 ///
-/// A record stays there until [`DeadLetters::settle`]. The destination then remembers that it was published again, and tells later
+/// A record stays there until [`DeadLetters::mark_replayed`]. The destination then remembers that it was published again, and tells later
 /// readers of the address.
 pub trait DeadLetters {
     /// The next record. Waits for about 100 ms.
@@ -242,7 +242,7 @@ pub trait DeadLetters {
     ///
     /// # Errors
     /// The destination does not answer, or refuses.
-    fn settle(&mut self, ids: &[DeadLetterId]) -> Result<Vec<OwnedRecord>, Failure>;
+    fn mark_replayed(&mut self, ids: &[DeadLetterId]) -> Result<Vec<OwnedRecord>, Failure>;
 }
 
 /// The next item of a dead-letter address.
@@ -259,10 +259,10 @@ pub enum NextKept {
 /// A dead-letter record, as the destination keeps it.
 #[derive(Debug)]
 pub struct KeptRecord {
-    /// Its id, for [`DeadLetters::settle`].
+    /// Its id, for [`DeadLetters::mark_replayed`].
     pub id: DeadLetterId,
     /// Whether it was published again before.
-    pub settled: bool,
+    pub replayed: bool,
     /// The record, with the dead-letter address as its topic.
     pub record: OwnedRecord,
 }

@@ -108,7 +108,7 @@ impl Clients for Producers<'_> {
         self.send(id, target, record, ticket)
     }
 
-    fn release(&mut self) {}
+    fn send_collected(&mut self) {}
 
     fn request_bytes(&self) -> u64 {
         self.settings.batch
@@ -234,7 +234,7 @@ impl Lanes {
         self.again(world, now);
         let Self { partitions, topics, senders, search_producer, settings, machine, .. } = self;
         let made = &mut Producers { world, topics, senders, search_producer, settings: *settings, machine: *machine };
-        partitions.turn(now, made, &mut |report| reports.push(report));
+        partitions.advance(now, made, &mut |report| reports.push(report));
         partitions.take_events();
         reports
     }

@@ -3,12 +3,12 @@
 //! ```text
 //!  destination ─► DeadLetters ─► chosen? ─┬─► shown: a line, or one whole           (list, show)
 //!                      ▲                  └─► the record that was meant ─► Sink     (replay)
-//!                      └──────── settled, once it is delivered ◄── delivery report
+//!                      └──────── marked, once it is delivered ◄─── delivery report
 //! ```
 //!
 //! In: a destination, its dead-letter address, which records. Out: lines on `out`; with `replay` records at their topics.
-//! Invariants: a record is settled only after the destination has acknowledged the one that was published of it; nothing is ever removed
-//! for having failed. So a kill loses nothing, and repeats what was delivered since records were last settled. A replay goes on though nobody
+//! Invariants: a record is marked only after the destination has acknowledged the one that was published of it; nothing is ever removed
+//! for having failed. So a kill loses nothing, and repeats what was delivered since records were last marked. A replay goes on though nobody
 //! reads what it says any more.
 
 mod replay;
@@ -87,7 +87,7 @@ struct Counts {
     /// Meant.
     chosen: u64,
     /// Left out, since they were published again before.
-    settled: u64,
+    replayed: u64,
     /// Left out, since they are no dead-letter records.
     others: u64,
 }
@@ -109,8 +109,8 @@ impl Counts {
         if !request.ids.is_empty() && !entry.id.as_ref().is_some_and(is_asked) {
             return None;
         }
-        if kept.settled && !request.again {
-            self.settled += 1;
+        if kept.replayed && !request.again {
+            self.replayed += 1;
             return None;
         }
         self.chosen += 1;
@@ -159,7 +159,7 @@ fn sum_up(request: &DeadLettersRequest, counts: &Counts, out: &mut dyn Write) ->
 fn left_out(counts: &Counts) -> String {
     let mut text = String::new();
     for (count, what) in
-        [(counts.settled, "published again before (--again shows them)"), (counts.others, "of somebody else")]
+        [(counts.replayed, "published again before (--again shows them)"), (counts.others, "of somebody else")]
     {
         if count > 0 {
             text.extend(["; left out: ", &counted(count, "record"), " ", what]);

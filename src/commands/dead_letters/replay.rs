@@ -2,7 +2,7 @@
 //!
 //! In: records at the address, a sink. Out: the records that were meant; a line for each that cannot be published; the counts.
 //! Invariants: what was handed over is kept until its report has come, so that a client that gave up is replaced and nothing is lost; a
-//! record is settled only behind its report; before the first is known to be remembered, no second one is published.
+//! record is marked only behind its report; before the first is known to be remembered, no second one is published.
 
 use super::shown::{self, DeadLetterEntry};
 use super::{Counts, DeadLettersRequest, left_out};
@@ -24,10 +24,10 @@ use std::io::{self, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many records are settled together, at most.
+/// How many records are marked together, at most.
 const TOGETHER: usize = 500;
 
-/// How long a record that was delivered may wait to be settled: what a kill repeats.
+/// How long a record that was delivered may wait to be marked: what a kill repeats.
 const SETTLED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long a topic may be missing or forbidden before its records stay.
@@ -70,11 +70,11 @@ pub(super) struct Replay<'r> {
     /// The records that the sink has taken, by their tokens.
     flights: BTreeMap<u64, Flight>,
     next: u64,
-    /// Delivered, and not settled.
+    /// Delivered, and not marked.
     delivered: Vec<DeadLetterId>,
     /// Since when the first of these waits.
     since: Instant,
-    /// A first record was settled, and that has arrived.
+    /// A first record was marked, and that has arrived.
     remembers: bool,
     /// Since when topics are missing or forbidden.
     failing: HashMap<String, Instant>,
@@ -119,10 +119,10 @@ impl<'r> Replay<'r> {
     /// Publishes everything that is chosen.
     pub(super) fn run(mut self) -> Result<(), CommandError> {
         let ended = self.publish();
-        // What has arrived is settled whatever else went wrong.
-        let settled = self.finish();
+        // What has arrived is marked whatever else went wrong.
+        let marked = self.finish();
         self.sum_up()?;
-        settled?;
+        marked?;
         ended?;
         if self.outcome.failed > 0 {
             return Err(CommandError::dead_letters_stay(self.outcome.failed, &self.request.topic));
@@ -139,7 +139,7 @@ impl<'r> Replay<'r> {
                 NextKept::End => return self.drain(),
             }
             self.serve()?;
-            self.settle(false)?;
+            self.mark_delivered(false)?;
         }
     }
 
@@ -172,7 +172,7 @@ impl<'r> Replay<'r> {
         }
         // The first one that arrives shows whether it can be remembered.
         self.drain()?;
-        self.settle(true)
+        self.mark_delivered(true)
     }
 
     /// Hands over whatever waits for it, in order.
@@ -266,7 +266,7 @@ impl<'r> Replay<'r> {
             self.tell(&failure);
         }
         let seen = self.outcome.replayed + self.outcome.failed;
-        self.progress.of(self.kept.count().saturating_sub(self.counts.settled + self.counts.others));
+        self.progress.of(self.kept.count().saturating_sub(self.counts.replayed + self.counts.others));
         self.progress.at(seen);
         Ok(())
     }
@@ -305,12 +305,12 @@ impl<'r> Replay<'r> {
     }
 
     /// Settles what has arrived, once there is enough of it, it has waited for long, or `now`.
-    fn settle(&mut self, now: bool) -> Result<(), CommandError> {
+    fn mark_delivered(&mut self, now: bool) -> Result<(), CommandError> {
         let is_due = now || self.delivered.len() >= TOGETHER || self.since.elapsed() >= SETTLED_WITHIN;
         if self.delivered.is_empty() || !is_due {
             return Ok(());
         }
-        let marks = self.kept.settle(&self.delivered).map_err(CommandError::dead_letters_failed)?;
+        let marks = self.kept.mark_replayed(&self.delivered).map_err(CommandError::dead_letters_failed)?;
         self.remembers |= marks.is_empty();
         self.delivered.clear();
         for record in marks {
@@ -342,7 +342,7 @@ impl<'r> Replay<'r> {
         self.until = Some(Instant::now() + STOP_WITHIN);
         let drained = in_time(self.drain())?;
         self.until = Some(Instant::now() + STOP_WITHIN);
-        if in_time(self.settle(true))? && drained {
+        if in_time(self.mark_delivered(true))? && drained {
             return Ok(());
         }
         let failure = self.sink.blocked().unwrap_or_else(|| {

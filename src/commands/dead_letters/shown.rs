@@ -74,7 +74,7 @@ impl<'a> DeadLetterEntry<'a> {
             partition: said.partition,
             error: said.error,
             left_out_bytes: said.left_out_bytes,
-            replayed: kept.settled,
+            replayed: kept.replayed,
             unknown_form: said.unknown_form.map(String::from_utf8_lossy),
         }
     }

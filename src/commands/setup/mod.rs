@@ -260,7 +260,7 @@ fn begin(mut connection: Connection, voice: &mut Voice<'_>) -> Result<Connection
     notices_our_end(&mut connection)?;
     let mut wait = Wait::begin();
     while !try_lock(&mut connection)? {
-        wait.turn(voice, || lock_holder(&mut connection))?;
+        wait.pause(voice, || lock_holder(&mut connection))?;
     }
     Ok(connection)
 }
@@ -277,7 +277,7 @@ impl Wait {
     }
 
     /// Reports the wait if it is time for that, and pauses.
-    fn turn(&mut self, voice: &mut Voice<'_>, line: impl FnOnce() -> String) -> Result<(), CommandError> {
+    fn pause(&mut self, voice: &mut Voice<'_>, line: impl FnOnce() -> String) -> Result<(), CommandError> {
         self.report(voice, |_| vec![line()])?;
         std::thread::sleep(LOOK_EVERY);
         Ok(())
@@ -380,7 +380,7 @@ fn wait_until_finished(
     while marker::is_creating(comment.as_deref(), &request.slot)
         && server::slot(connection, &request.slot)?.is_some_and(|slot| slot.confirmed_flush_lsn.is_none())
     {
-        wait.turn(voice, || format!("waiting: slot \"{}\" is still being created", request.slot))?;
+        wait.pause(voice, || format!("waiting: slot \"{}\" is still being created", request.slot))?;
     }
     Ok(())
 }

@@ -162,7 +162,7 @@ impl OpenStream {
 
 impl Hold {
     /// The relay has taken the slot.
-    pub(super) fn taken(&mut self, mut slot: HeldSlot) {
+    pub(super) fn slot_taken(&mut self, mut slot: HeldSlot) {
         // If the slot is lost and taken again within the predecessor's second, that second goes on.
         let before = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.sends_from);
         slot.sends_from = slot.sends_from.max(before);

@@ -191,7 +191,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// The relay has taken the slot.
     pub fn holds(&mut self, slot: HeldSlot) {
         self.sink.alone_from(slot.log_end.unwrap_or(Lsn::new(u64::MAX)));
-        self.hold.taken(slot);
+        self.hold.slot_taken(slot);
     }
 
     /// The stream has ended, and with it the server's word that the relay holds the slot.

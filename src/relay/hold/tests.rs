@@ -29,7 +29,7 @@ const fn ms(millis: u64) -> Duration {
 fn taken(patience: Option<Duration>) -> (Hold, Server) {
     let (mut hold, server) = (Hold::default(), Server::default());
     let asks = Box::new(server.clone());
-    hold.taken(HeldSlot {
+    hold.slot_taken(HeldSlot {
         asks,
         walsender: 7,
         since: ms(1000),
@@ -151,8 +151,8 @@ fn a_second_that_was_not_over_when_the_slot_was_lost_goes_on() {
         let (asks, patience) = (Box::new(server.clone()), None);
         HeldSlot { asks, walsender: 9, since: ms(1500), patience, released: None, sends_from, log_end: None }
     };
-    hold.taken(again(ms(2000)));
-    hold.taken(again(Duration::ZERO));
+    hold.slot_taken(again(ms(2000)));
+    hold.slot_taken(again(Duration::ZERO));
     assert_eq!(hold.slot.map(|slot| slot.sends_from), Some(ms(2000)));
 }
 
@@ -161,7 +161,15 @@ fn who_has_taken_the_slot_sends_nothing_before_an_answer_says_that_it_is_still_h
     let (mut hold, server) = (Hold::default(), Server::default());
     let asks = Box::new(server.clone());
     let (sends_from, patience) = (ms(1800), None);
-    hold.taken(HeldSlot { asks, walsender: 7, since: ms(1000), patience, released: None, sends_from, log_end: None });
+    hold.slot_taken(HeldSlot {
+        asks,
+        walsender: 7,
+        since: ms(1000),
+        patience,
+        released: None,
+        sends_from,
+        log_end: None,
+    });
     hold.confirmed = AT;
     for now in (1000..1900).step_by(100) {
         answer(&server, now, if now < 1300 { Holder::Walsender(7) } else { Holder::NotAccepting });
@@ -183,7 +191,7 @@ fn a_stream_whose_end_was_not_read_before_a_row_was_taken_needs_no_answer_the_ne
     hold.confirmed = AT;
     let take = |hold: &mut Hold, since: u64, sends_from: Duration| {
         let asks = Box::new(server.clone());
-        hold.taken(HeldSlot {
+        hold.slot_taken(HeldSlot {
             asks,
             walsender: 7,
             since: ms(since),
@@ -224,7 +232,7 @@ fn a_stream_whose_end_was_not_read_before_a_row_was_taken_needs_no_answer_the_ne
 fn a_server_without_a_connection_to_spare_holds_up_a_start_for_less_than_a_second_more() {
     let (mut hold, server) = (Hold::default(), Server::default());
     let (asks, sends_from) = (Box::new(server), ms(2000));
-    hold.taken(HeldSlot {
+    hold.slot_taken(HeldSlot {
         asks,
         walsender: 7,
         since: ms(1000),

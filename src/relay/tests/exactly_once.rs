@@ -272,7 +272,7 @@ fn a_first_progress_moves_nothing_and_a_slot_that_was_read_wants_a_progress_or_a
         fixture.broker.borrow_mut().stored = stored;
         fixture.relay.identified(Identity { accepts_slot, ..identity.clone() });
         // Taken by a process that knows nothing of the slot.
-        fixture.relay.transaction.taken(Lsn::new(1000), Lsn::ZERO);
+        fixture.relay.transaction.slot_taken(Lsn::new(1000), Lsn::ZERO);
         fixture.sends = backlog(&[1500]);
         let (ended, _) = fixture.stream(seconds(10));
         (ended, fixture.relay.flush_lsn())

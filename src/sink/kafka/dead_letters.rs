@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  every record, committed or not ──► marks, and the number of records
-//!  then every committed record ──────► Kept, settled if a mark says so
+//!  then every committed record ──────► Kept, replayed if a mark says so
 //! ```
 //!
 //! In: settings, a topic. Out: its records, each partition in its order, up to the ends that the partitions had at the beginning. It reads
@@ -217,17 +217,17 @@ impl DeadLetters for TopicReading {
             self.count += u64::from(self.for_marks && !is_mark);
             return Ok(NextKept::Waiting);
         }
-        let settled = replayed.contains(offset);
+        let replayed = replayed.contains(offset);
         let id =
             DeadLetterId { major: u64::try_from(partition).unwrap_or_default(), between: Some(':'), minor: offset };
-        Ok(NextKept::Kept(KeptRecord { id, settled, record }))
+        Ok(NextKept::Kept(KeptRecord { id, replayed, record }))
     }
 
     fn count(&self) -> u64 {
         self.count
     }
 
-    fn settle(&mut self, ids: &[DeadLetterId]) -> Result<Vec<OwnedRecord>, Failure> {
+    fn mark_replayed(&mut self, ids: &[DeadLetterId]) -> Result<Vec<OwnedRecord>, Failure> {
         let mut marked: BTreeMap<i32, Offsets> = BTreeMap::new();
         for id in ids {
             let partition = i32::try_from(id.major).unwrap_or_default();

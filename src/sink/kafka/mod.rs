@@ -302,7 +302,7 @@ impl Sink for KafkaSink {
             self.renew(each);
         }
         let mut producers = self.producers.with(&self.topics);
-        let is_urgent = self.partitions.turn(self.now, &mut producers, each);
+        let is_urgent = self.partitions.advance(self.now, &mut producers, each);
         if is_urgent {
             self.producers.flush();
         }

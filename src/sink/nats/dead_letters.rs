@@ -198,7 +198,7 @@ fn kept(subject: &str, stored: &Stored<'_>) -> KeptRecord {
     let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
     let (headers, data) = (decoded(&stored.hdrs), decoded(&stored.data));
     let place = DeadLetterId { major: 0, between: None, minor: stored.seq };
-    KeptRecord { id: place, settled: false, record: record(subject, &headers, &data, millis_of(&stored.time), false) }
+    KeptRecord { id: place, replayed: false, record: record(subject, &headers, &data, millis_of(&stored.time), false) }
 }
 
 /// A time in milliseconds since 1970.

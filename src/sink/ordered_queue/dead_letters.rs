@@ -70,7 +70,7 @@ impl<P: DeadLetterPages> DeadLetters for PagedDeadLetters<P> {
         self.count
     }
 
-    fn settle(&mut self, places: &[DeadLetterId]) -> Result<Vec<OwnedRecord>, Failure> {
+    fn mark_replayed(&mut self, places: &[DeadLetterId]) -> Result<Vec<OwnedRecord>, Failure> {
         while let Err(failure) = self.pages.remove(places) {
             self.outage.wait(failure)?;
         }
@@ -116,7 +116,7 @@ mod tests {
                     content: crate::sink::Content::Unknown,
                 };
                 let place = DeadLetterId { major: 0, between: None, minor: 7 };
-                KeptRecord { id: place, settled: false, record: OwnedRecord::of(&record) }
+                KeptRecord { id: place, replayed: false, record: OwnedRecord::of(&record) }
             };
             let page = self.0.pop().unwrap_or(Ok(0)).map_err(|class| Failure::new(class, "x", "no"))?;
             Ok((0..page).map(|_| kept()).collect())
@@ -154,6 +154,6 @@ mod tests {
         let mut reading = PagedDeadLetters::new(Pages(vec![Err(FailureClass::Topic)]), 1);
         assert_eq!(shown(&mut reading), "Topic");
         reading.pages.0 = vec![Err(FailureClass::Topic), Err(FailureClass::Environment)];
-        assert_eq!(reading.settle(&[]).unwrap_err().class, FailureClass::Topic, "after it was asked again");
+        assert_eq!(reading.mark_replayed(&[]).unwrap_err().class, FailureClass::Topic, "after it was asked again");
     }
 }

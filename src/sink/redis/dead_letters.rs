@@ -91,7 +91,7 @@ pub(super) fn entries(reply: Value, stream: &str) -> VecDeque<KeptRecord> {
     let kept = |(id, fields): (String, Vec<Field>)| {
         let (major, minor) = id.split_once('-')?;
         let place = DeadLetterId { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
-        Some(KeptRecord { id: place, settled: false, record: record(stream, place, &fields) })
+        Some(KeptRecord { id: place, replayed: false, record: record(stream, place, &fields) })
     };
     entries.into_iter().map_while(kept).collect()
 }

@@ -619,7 +619,7 @@ pub(super) fn of_postgres(error: &pg::Error) -> Option<Remedy> {
         return Some(Remedy::from(run).and(" if a row may be so large; the slot stays before its transaction"));
     }
     if let pg::Error::Locked { holder, .. } = error {
-        return holder.release().map(|sql| format!("wait for that transaction to end, or end it: {sql}").into());
+        return holder.way_to_end().map(|sql| format!("wait for that transaction to end, or end it: {sql}").into());
     }
     if let pg::Error::SlotUnfinished { slot } = error {
         return Some(format!("older transactions must end first; their processes (0: a prepared transaction): SELECT pg_blocking_pids(active_pid) FROM pg_replication_slots WHERE slot_name = {};", pg::literal(slot)).into());

@@ -52,7 +52,7 @@ pub(super) fn unreachable(host: &str, error: pg::Error) -> Finding {
         let found = SIDE.fail("lock", error.to_string()).why(
             "until the lock is gone, Postgres does not list the publication's tables: a relay that starts waits for it",
         );
-        return match (holder.pid, holder.release()) {
+        return match (holder.pid, holder.way_to_end()) {
             (Some(_), Some(sql)) => found.bounded(sql),
             (_, Some(words)) => found.words(words),
             (_, None) => found.words("wait for the transaction that holds the lock"),

@@ -33,7 +33,7 @@ impl Move<'_, '_> {
         let mut wait = Wait::begin();
         while !self.try_cut(bound)? {
             let writers = self.writers()?;
-            wait.turn(self.voice, || {
+            wait.pause(self.voice, || {
                 format!("waiting: the cut can be made once writers of the tables have ended: {}", writers.join("; "))
             })?;
             bound = (bound * 2).min(longest);

@@ -167,7 +167,7 @@ impl Move<'_, '_> {
                     break;
                 }
                 // A command that was killed leaves its statement running for a moment, and a slot that goes with it.
-                wait.turn(self.voice, || format!("waiting: slot \"{name}\" is in use, or still being created"))?;
+                wait.pause(self.voice, || format!("waiting: slot \"{name}\" is in use, or still being created"))?;
             }
             if server::slot(self.connection, name)?.is_none() {
                 let (of_shard, step) = self.plan.slot_step(self.request, name);
@@ -192,7 +192,7 @@ impl Move<'_, '_> {
                 if !slot.row.active && started.elapsed() >= RELAY_PATIENCE {
                     return Err(CommandError::unread(&member.slot, member.command()));
                 }
-                wait.turn(self.voice, || {
+                wait.pause(self.voice, || {
                     let lag = bytes(slot.lag_bytes.unwrap_or_default());
                     format!("waiting: slot \"{}\" is {lag} behind the server; nothing was moved yet", member.slot)
                 })?;
@@ -216,7 +216,7 @@ impl Move<'_, '_> {
                 if slot.confirmed_flush_lsn >= Some(cut) {
                     break;
                 }
-                wait.turn(self.voice, || {
+                wait.pause(self.voice, || {
                     let relay = if slot.row.active { "its relay publishes" } else { "no relay reads it" };
                     format!(
                         "waiting: slot \"{}\" has to confirm {cut} and is at {}; {relay} ({})",
@@ -258,7 +258,7 @@ impl Move<'_, '_> {
                 match self.connection.query(&sql::drop_slot(name)) {
                     Ok(_) => (self.voice.say)(&format!("dropped slot \"{name}\""))?,
                     // The relay has connected again.
-                    Err(error) if error.code() == Some(sqlstate::OBJECT_IN_USE) => wait.turn(self.voice, || {
+                    Err(error) if error.code() == Some(sqlstate::OBJECT_IN_USE) => wait.pause(self.voice, || {
                         format!("waiting: a relay takes slot \"{name}\" again and again; stop it")
                     })?,
                     Err(error) => return Err(error.into()),

@@ -72,14 +72,14 @@ pub trait Clients {
     /// The producer did not take it.
     fn hand_over(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
 
-    /// Adds a record to the next request of the search producer, which [`Clients::release`] sends.
+    /// Adds a record to the next request of the search producer, which [`Clients::send_collected`] sends.
     ///
     /// # Errors
     /// The producer did not take it.
     fn collect(&mut self, target: PartitionTarget, record: &Record<'_>, ticket: Ticket) -> Result<(), NotTaken>;
 
     /// Sends the collected records, as one request for each partition.
-    fn release(&mut self);
+    fn send_collected(&mut self);
 
     /// The most bytes of a request of the search producer.
     fn request_bytes(&self) -> u64;
@@ -353,7 +353,7 @@ impl Partitions {
             }
         }
         if !self.replaced.is_empty() {
-            self.release((at, sequence), now);
+            self.resume_behind((at, sequence), now);
         }
         if !self.trials.is_empty() {
             self.arrived(at, sequence);
@@ -485,7 +485,7 @@ impl Partitions {
 
     /// Hands over the records that may go now, and calls `each` with the reports of refused ones. Returns whether records must not linger:
     /// they had waited, or others wait for their reports.
-    pub fn turn(&mut self, now: Instant, clients: &mut impl Clients, each: &mut dyn FnMut(Report)) -> bool {
+    pub fn advance(&mut self, now: Instant, clients: &mut impl Clients, each: &mut dyn FnMut(Report)) -> bool {
         let mut index = 0;
         while let Some(at) = self.listed.get(index).copied() {
             self.look_at(at, now, clients);

@@ -123,7 +123,7 @@ mod tests {
             self.hand_over(target, record, ticket)
         }
 
-        fn release(&mut self) {}
+        fn send_collected(&mut self) {}
 
         fn request_bytes(&self) -> u64 {
             u64::MAX
@@ -148,7 +148,7 @@ mod tests {
                 for ticket in taker.0.drain(..) {
                     partitions.delivered(ticket, now);
                 }
-                partitions.turn(now, &mut taker, &mut |_| {});
+                partitions.advance(now, &mut taker, &mut |_| {});
             }
             partitions.producer_renewed(1, now);
             partitions.enqueue(stuck, &record(b"short"), tag, now, &mut taker);

@@ -78,11 +78,11 @@ impl Partitions {
         let RecordEntry { memory, sequence, .. } = self.entries.take(ticket);
         partition.resume(now);
         self.uncount(memory);
-        self.release((at, sequence), now);
+        self.resume_behind((at, sequence), now);
     }
 
     /// Lets the partitions go on that wait for this dead-letter record.
-    pub(super) fn release(&mut self, dead_letter: RecordIndex, now: Instant) {
+    pub(super) fn resume_behind(&mut self, dead_letter: RecordIndex, now: Instant) {
         for (at, _) in self.replaced.extract_if(.., |(_, awaited)| *awaited == dead_letter) {
             self.list.get_mut(at as usize).into_iter().for_each(|partition| partition.resume(now));
         }

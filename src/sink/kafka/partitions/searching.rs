@@ -96,7 +96,7 @@ impl Partitions {
         partition.search.attempt = attempt;
         partition.search.attempt_bytes = partition.under_way_bytes;
         if attempt > 0 {
-            clients.release();
+            clients.send_collected();
         }
     }
 

@@ -199,7 +199,7 @@ impl Clients for ProducersWithTopics<'_> {
         send((client, learned), self.topics, target, record, ticket)
     }
 
-    fn release(&mut self) {
+    fn send_collected(&mut self) {
         if let Some(search_producer) = &mut self.producers.search_producer {
             search_producer.flush(true);
         }

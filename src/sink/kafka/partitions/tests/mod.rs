@@ -116,7 +116,7 @@ impl Clients for World {
         Ok(())
     }
 
-    fn release(&mut self) {
+    fn send_collected(&mut self) {
         let (at, cuts) = (self.sharing, self.cuts);
         let partitions: Vec<i32> = self.producers[at].waiting.keys().copied().collect();
         for partition in partitions.into_iter().filter(|_| !cuts) {
@@ -442,7 +442,7 @@ fn run(seed: u64, sharing: usize, mutant: Mutant) -> Result<usize, String> {
         world.now += Duration::from_millis(world.dice.below(20));
         let now = world.now;
         partitions.break_rule(mutant, &mut world);
-        partitions.turn(now, &mut world, &mut |report| match report {
+        partitions.advance(now, &mut world, &mut |report| match report {
             Report::Refused(refused) => refusals.push(*refused),
             // It may have seen it itself. The logs say more.
             Report::Failed(_) if mutant != Mutant::None => {}

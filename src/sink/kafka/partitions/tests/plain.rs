@@ -30,7 +30,7 @@ fn the_first_record_goes_alone_and_what_follows_its_report_goes_together() {
     assert_eq!((handed(&world), partitions.in_flight().records), (1, 10));
     let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
     partitions.delivered(first.ticket, now);
-    partitions.turn(now, &mut world, &mut |_| {});
+    partitions.advance(now, &mut world, &mut |_| {});
     assert_eq!(handed(&world), 9);
     // With all of them delivered, and after a pause, it has to be proven again.
     for message in world.producers[0].waiting.remove(&0).unwrap() {
@@ -53,13 +53,13 @@ fn only_a_record_that_others_wait_for_or_that_has_waited_leaves_at_once() {
     let enqueue = |number: u64, partitions: &mut Partitions, world: &mut World| {
         let tag = Tag { token: Token::unpack(number), origin: Origin::default() };
         partitions.enqueue(at, &record(b"7"), tag, now, world);
-        partitions.turn(now, world, &mut |_| {})
+        partitions.advance(now, world, &mut |_| {})
     };
     assert!(enqueue(0, &mut partitions, &mut world), "the first proves its partition");
     assert!(!enqueue(1, &mut partitions, &mut world), "the second waits for the proof");
     let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
     partitions.delivered(first.ticket, now);
-    assert!(partitions.turn(now, &mut world, &mut |_| {}), "the second has waited");
+    assert!(partitions.advance(now, &mut world, &mut |_| {}), "the second has waited");
     assert!(!enqueue(2, &mut partitions, &mut world), "others may join the third");
 }
 
@@ -71,7 +71,7 @@ fn proven() -> (World, Partitions, u32) {
     let at = partitions.add(PartitionTarget { topic: 0, partition: 0, producer: 0 }, now);
     offer_plain(&mut partitions, at, 1, now, &mut world);
     answer(&mut partitions, 1, now, &mut world);
-    partitions.turn(now, &mut world, &mut |_| {});
+    partitions.advance(now, &mut world, &mut |_| {});
     (world, partitions, at)
 }
 
@@ -100,13 +100,13 @@ fn what_librdkafka_would_hold_waits_here_until_few_enough_are_unanswered_and_the
     partitions.flushed();
     offer_plain(&mut partitions, at, 20, now, &mut world);
     assert_eq!(handed(&world), 7, "they have left, and nothing leaves behind them");
-    assert!(!partitions.turn(now, &mut world, &mut |_| {}));
+    assert!(!partitions.advance(now, &mut world, &mut |_| {}));
     partitions.flushed();
     answer(&mut partitions, 2, now, &mut world);
-    assert!(!partitions.turn(now, &mut world, &mut |_| {}));
+    assert!(!partitions.advance(now, &mut world, &mut |_| {}));
     assert_eq!(handed(&world), 5);
     answer(&mut partitions, 1, now, &mut world);
-    assert!(partitions.turn(now, &mut world, &mut |_| {}), "the producers were flushed while they waited");
+    assert!(partitions.advance(now, &mut world, &mut |_| {}), "the producers were flushed while they waited");
     assert_eq!(handed(&world), 4 + 20);
 }
 
@@ -119,7 +119,7 @@ fn a_backlogs_records_gather_in_the_producer_however_many_are_unanswered() {
     partitions.flushed();
     offer_plain(&mut partitions, at, 300, now, &mut world);
     answer(&mut partitions, 300, now, &mut world);
-    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "the producers were not flushed since");
+    assert!(!partitions.advance(now, &mut world, &mut |_| {}), "the producers were not flushed since");
     offer_plain(&mut partitions, at, 300, now, &mut world);
     assert_eq!(handed(&world), 600);
 }
@@ -143,12 +143,12 @@ fn one_of_a_thousand_is_found_in_some_ten_requests() {
     // The first proves the partition, and the others are refused as one batch.
     let first = world.producers[0].waiting.get_mut(&0).and_then(VecDeque::pop_front).unwrap();
     partitions.delivered(first.ticket, now);
-    partitions.turn(now, &mut world, &mut |_| {});
+    partitions.advance(now, &mut world, &mut |_| {});
     let batch: Vec<Message> = world.producers[0].waiting.remove(&0).unwrap().into();
     fail(&mut partitions, batch, FailureClass::Row);
     let (mut requests, mut refused) = (0, None);
     while refused.is_none() {
-        partitions.turn(now, &mut world, &mut |report| {
+        partitions.advance(now, &mut world, &mut |report| {
             let Report::Refused(one) = report else { panic!("{report:?}") };
             refused = Some(one.tag.origin.position.ordinal);
         });
@@ -182,18 +182,18 @@ fn what_waits_for_a_dead_letter_in_another_partition_does_not_let_it_linger() {
     let refused = world.producers[0].waiting.get_mut(&0).unwrap().drain(..).collect();
     fail(&mut partitions, refused, FailureClass::Row);
     let mut id = None;
-    partitions.turn(now, &mut world, &mut |report| match report {
+    partitions.advance(now, &mut world, &mut |report| match report {
         Report::Refused(one) => id = Some(one.id),
         other @ (Report::Delivered(_) | Report::Failed(_)) => panic!("{other:?}"),
     });
-    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "the relay has not decided");
+    assert!(!partitions.advance(now, &mut world, &mut |_| {}), "the relay has not decided");
     let dead_letter = Resolution::ReplaceWith(&record(b"9"), Token::unpack(9));
     assert!(matches!(partitions.resolve(id.unwrap(), dead_letter, other, now, &mut world), Enqueue::Taken));
     for _ in 0..2 {
-        assert!(partitions.turn(now, &mut world, &mut |_| {}), "its partition waits for the dead letter");
+        assert!(partitions.advance(now, &mut world, &mut |_| {}), "its partition waits for the dead letter");
     }
     partitions.delivered(first_of_other(&mut world).ticket, now);
-    assert!(!partitions.turn(now, &mut world, &mut |_| {}), "nothing waits any more");
+    assert!(!partitions.advance(now, &mut world, &mut |_| {}), "nothing waits any more");
     assert_eq!(partitions.in_flight(), InFlight::default());
 }
 
@@ -213,7 +213,7 @@ fn transact(
         partitions.enqueue(*at, &record(format!("{number:04}").as_bytes()), tag, now, world);
     }
     loop {
-        partitions.turn(now, world, &mut |report| panic!("{report:?}"));
+        partitions.advance(now, world, &mut |report| panic!("{report:?}"));
         let batch = world.producers[0].waiting.remove(&0).unwrap_or_default();
         if batch.is_empty() {
             partitions.committed();
@@ -307,7 +307,7 @@ fn a_record_that_fails_is_not_sent_again_behind_a_later_one_in_whichever_order_t
             fail(&mut partitions, vec![first], FailureClass::Environment);
         }
         let mut starts_over = false;
-        partitions.turn(now, &mut world, &mut |report| starts_over |= matches!(report, Report::Failed(_)));
+        partitions.advance(now, &mut world, &mut |report| starts_over |= matches!(report, Report::Failed(_)));
         assert!(starts_over, "failed first: {failed_first}");
     }
 }
@@ -328,7 +328,7 @@ fn implied_before(offset: i64) -> (usize, bool) {
     let mut delivered = 0;
     partitions.stored(tickets[2], offset, now, |_| delivered += 1);
     let mut failed = false;
-    partitions.turn(now, &mut world, &mut |report| failed |= matches!(report, Report::Failed(_)));
+    partitions.advance(now, &mut world, &mut |report| failed |= matches!(report, Report::Failed(_)));
     (delivered - 1, failed)
 }
 
@@ -349,7 +349,7 @@ fn a_record_without_an_answer_is_given_up_if_no_later_one_is_reported() {
     partitions.implied(message.ticket, now);
     let mut failures = |at: Instant| {
         let mut failures = 0;
-        partitions.turn(at, &mut world, &mut |report| failures += u32::from(matches!(report, Report::Failed(_))));
+        partitions.advance(at, &mut world, &mut |report| failures += u32::from(matches!(report, Report::Failed(_))));
         failures
     };
     assert_eq!([now, now + Duration::from_millis(900), now + partition::IMPLIED_FOR].map(&mut failures), [0, 0, 1]);
@@ -367,7 +367,7 @@ fn offer_numbered(partitions: &mut Partitions, at: u32, number: u64, now: Instan
 
 /// Answers the search producer's request: by a code that is in no list if it has the record `poisoned`. Returns the request's size.
 fn answer_search(partitions: &mut Partitions, poisoned: u64, now: Instant, world: &mut World) -> usize {
-    partitions.turn(now, world, &mut |report| panic!("{report:?}"));
+    partitions.advance(now, world, &mut |report| panic!("{report:?}"));
     let request: Vec<Message> = world.producers[1].waiting.remove(&0).unwrap_or_default().into();
     let size = request.len();
     if request.iter().any(|message| message.number == poisoned) {
@@ -379,7 +379,7 @@ fn answer_search(partitions: &mut Partitions, poisoned: u64, now: Instant, world
         }
     }
     // The answer is acted on, and the next request collected.
-    partitions.turn(now, world, &mut |report| panic!("{report:?}"));
+    partitions.advance(now, world, &mut |report| panic!("{report:?}"));
     size
 }
 
@@ -469,7 +469,7 @@ fn number_of(record: &Record<'_>) -> u64 {
 fn delivered(world: &mut World, partitions: &mut Partitions) -> BTreeMap<i32, Vec<u64>> {
     let (now, mut found) = (world.now, BTreeMap::<i32, Vec<u64>>::new());
     loop {
-        partitions.turn(now, world, &mut |report| panic!("{report:?}"));
+        partitions.advance(now, world, &mut |report| panic!("{report:?}"));
         let waiting = &mut world.producers[0].waiting;
         let Some((partition, message)) = waiting.iter_mut().find_map(|(at, all)| Some((*at, all.pop_front()?))) else {
             return found;
@@ -483,7 +483,7 @@ fn delivered(world: &mut World, partitions: &mut Partitions) -> BTreeMap<i32, Ve
 fn records_whose_partition_is_not_known_wait_in_order_and_are_handed_over_once_it_is() {
     let (mut world, mut partitions, at, chosen) = unchosen(10);
     let now = world.now;
-    partitions.turn(now, &mut world, &mut |report| panic!("{report:?}"));
+    partitions.advance(now, &mut world, &mut |report| panic!("{report:?}"));
     assert_eq!((handed(&world), partitions.in_flight().records), (0, 10));
     assert_eq!(partitions.waiting(at), Waiting::For(None));
     partitions.waits_for(at, failure(FailureClass::Environment));
@@ -511,7 +511,7 @@ fn a_record_that_no_partition_takes_is_refused_and_those_behind_it_go_on_once_it
         assert_eq!(partitions.waiting(at), Waiting::Decided);
         partitions.choose_for_waiting(at, |_, _| panic!("the relay decides first"));
         let mut refused = Vec::new();
-        partitions.turn(now, world, &mut |report| match report {
+        partitions.advance(now, world, &mut |report| match report {
             Report::Refused(it) => refused.push(it.id),
             Report::Delivered(_) | Report::Failed(_) => panic!("{report:?}"),
         });
