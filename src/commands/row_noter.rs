@@ -41,12 +41,12 @@ pub(crate) struct RowNoter(Arc<Shared>);
 /// The state that both sides use.
 #[derive(Debug, Default)]
 struct Shared {
-    rows: Mutex<Rows>,
+    rows: Mutex<NoterState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Rows {
+struct NoterState {
     /// The ids of the rows that wait.
     waiting: SkippedRows,
     /// The number of rows that were taken, and of those that are noted.
@@ -58,7 +58,7 @@ struct Rows {
 }
 
 impl Shared {
-    fn rows(&self) -> MutexGuard<'_, Rows> {
+    fn rows(&self) -> MutexGuard<'_, NoterState> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

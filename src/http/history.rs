@@ -66,7 +66,7 @@ impl Condition {
 
 /// The counters at one moment, and the worst values since the point before.
 #[derive(Debug, Clone, Copy)]
-struct Reading {
+struct CounterReading {
     at: Instant,
     events: u64,
     latencies: Latencies,
@@ -122,9 +122,9 @@ pub(super) struct NotedProblem {
 #[derive(Debug, Default)]
 pub(super) struct History {
     /// The points, oldest first, [`POINT_EVERY`] apart.
-    points: VecDeque<Reading>,
+    points: VecDeque<CounterReading>,
     /// The last reading, with the worst values since the last point.
-    last: Option<Reading>,
+    last: Option<CounterReading>,
     /// The counters of topics, oldest first, [`POINT_EVERY`] apart.
     topics: VecDeque<(Instant, BTreeMap<String, u64>)>,
     /// The counters of the last reading, if it is not a point of the chart.
@@ -141,7 +141,7 @@ impl History {
     /// Reads the figures.
     pub(super) fn read(&mut self, metrics: &Metrics, now: Moment) {
         let state = metrics.state();
-        let reading = Reading {
+        let reading = CounterReading {
             at: now.instant,
             events: metrics.events_total(),
             latencies: metrics.latencies(),
@@ -170,7 +170,7 @@ impl History {
         push_bounded(&mut self.problems, NotedProblem { at: now, text, state, is_of_rows: true }, PROBLEMS);
     }
 
-    fn fold(&mut self, mut reading: Reading, topics: impl FnOnce() -> BTreeMap<String, u64>) {
+    fn fold(&mut self, mut reading: CounterReading, topics: impl FnOnce() -> BTreeMap<String, u64>) {
         if let Some(last) = self.last {
             reading.lag = reading.lag.max(last.lag);
             reading.in_flight = reading.in_flight.max(last.in_flight);
@@ -212,7 +212,7 @@ impl History {
         self.last_minute().map_or_else(Latencies::default, |(from, to)| to.latencies.since(from.latencies))
     }
 
-    fn last_minute(&self) -> Option<(&Reading, &Reading)> {
+    fn last_minute(&self) -> Option<(&CounterReading, &CounterReading)> {
         let to = self.last.as_ref().or_else(|| self.points.back())?;
         let from = self.points.iter().find(|point| to.at.saturating_duration_since(point.at) <= WINDOW)?;
         Some((from, to))

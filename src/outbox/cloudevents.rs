@@ -13,7 +13,7 @@
 use super::fault::{BadReason, RowError};
 use super::json;
 use super::mapping::{CloudEvents, EventMode};
-use super::record::{CONTENT_TYPE, HeaderDraft, RecordValue, Row};
+use super::record::{CONTENT_TYPE, HeaderDraft, MappedRow, RecordValue};
 use super::time::push_rfc3339;
 use super::value::{Arena, Booleans, Piece};
 use crate::sink::Content;
@@ -34,7 +34,7 @@ struct Attributes<'a> {
     time: Piece<'a>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> MappedRow<'a> {
     fn attributes(self, id: Piece<'a>, arena: &mut Arena) -> Result<Attributes<'a>, RowError> {
         let column = || self.plan.event_type.map_or("?", |index| self.plan.column_name(index)).to_owned();
         let missing = || self.bad_row(BadReason::MissingType { column: column() });

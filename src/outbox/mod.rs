@@ -524,7 +524,7 @@ impl Outbox {
         };
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
-        let row = record::Row { plan, columns: &columns, mapping, topic, context };
+        let row = record::MappedRow { plan, columns: &columns, mapping, topic, context };
         let made = row.with_record(scratch, take);
         scratch.return_columns(columns);
         self.text_only |= matches!(made, Err(RowError::BinaryForm { .. }));
@@ -569,7 +569,7 @@ impl Outbox {
     pub fn shown_id(&mut self, relation: RelationId, tuple: &Tuple<'_>, context: &RowContext) -> Option<String> {
         let plan = self.relations.get(&relation).and_then(RelationEntry::plan)?;
         let columns = self.scratch.columns(plan, tuple).ok()?;
-        let row = record::Row { plan, columns: &columns, mapping: &self.mapping, topic: &self.topic, context };
+        let row = record::MappedRow { plan, columns: &columns, mapping: &self.mapping, topic: &self.topic, context };
         row.shown_id()
     }
 
@@ -601,7 +601,7 @@ impl Outbox {
         message::complete(&mut members, mapping);
         let plan = message::plan(table.clone(), &members, mapping, topic)
             .map_err(|reason| Box::new(BadRow { table, id: message::shown_id(&members, mapping), reason }))?;
-        let row = record::Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
+        let row = record::MappedRow { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
         row.with_record(scratch, take).map(RowOutcome::Record)
     }
 }

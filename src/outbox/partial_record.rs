@@ -4,7 +4,7 @@
 //! be built. Other parts are null or left out. If the topic cannot be built, it is empty. Such rows are rare, so this file may
 //! allocate.
 
-use super::record::{HeaderDraft, Row};
+use super::record::{HeaderDraft, MappedRow};
 use super::value::{Arena, Booleans, Piece};
 use super::{Outbox, RelationEntry, RowContext, RowError, RowOutcome, message};
 use crate::pgoutput::{LogicalMessage, RelationId, Tuple};
@@ -28,7 +28,7 @@ impl Outbox {
         };
         let Self { mapping, topic, scratch, .. } = self;
         let columns = scratch.columns(plan, tuple)?;
-        let made = Row { plan, columns: &columns, mapping, topic, context }.with_partial_record(take);
+        let made = MappedRow { plan, columns: &columns, mapping, topic, context }.with_partial_record(take);
         scratch.return_columns(columns);
         Ok(RowOutcome::Record(made))
     }
@@ -57,12 +57,12 @@ impl Outbox {
         let Ok(plan) = message::plan(table, &members, mapping, topic) else {
             return RowOutcome::Record(take(&content));
         };
-        let row = Row { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
+        let row = MappedRow { plan: &plan, columns: &message::columns(&members), mapping, topic, context };
         RowOutcome::Record(row.with_partial_record(take))
     }
 }
 
-impl<'a> Row<'a> {
+impl<'a> MappedRow<'a> {
     fn with_partial_record<T>(self, take: impl FnOnce(&Record<'_>) -> T) -> T {
         let mut arena = Arena::new();
         let key = self.key(Booleans::Letters, &mut arena).unwrap_or(Piece::Null);

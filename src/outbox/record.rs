@@ -94,7 +94,7 @@ pub(super) struct HeaderDraft<'a> {
 
 /// A row, with all that decides on its record.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Row<'a> {
+pub(super) struct MappedRow<'a> {
     pub(super) plan: &'a TablePlan,
     pub(super) columns: &'a [TupleValue<'a>],
     pub(super) mapping: &'a Mapping,
@@ -102,7 +102,7 @@ pub(super) struct Row<'a> {
     pub(super) context: &'a RowContext,
 }
 
-impl<'a> Row<'a> {
+impl<'a> MappedRow<'a> {
     /// Calls `take` with the row's record.
     pub(super) fn with_record<T>(
         self,
@@ -394,7 +394,7 @@ impl<'a> Row<'a> {
 }
 
 /// Errors. They are rare.
-impl Row<'_> {
+impl MappedRow<'_> {
     /// The error for a bad row. `reason` gets the column's name.
     #[cold]
     fn bad(self, index: usize, reason: impl FnOnce(String) -> BadReason) -> RowError {

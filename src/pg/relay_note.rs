@@ -6,7 +6,7 @@
 //! Invariant: the note only loses trust by itself. A table that the relay did not read for a while, or read with another id column, is read
 //! since the position at which it is read again: what was committed before is in no topic, or cannot be found by its id. A trusted note in a
 //! form that is not known is a newer version's. It may say that the relay did not read a table, so nothing is known from the other notes of the
-//! slot either (`Stored::Unknown`), and it is never changed.
+//! slot either (`StoredNote::Unknown`), and it is never changed.
 
 use super::connection::Connection;
 use super::error::Error;
@@ -91,7 +91,7 @@ impl RelayNote {
 
 /// The content of a slot's trusted notes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Stored {
+pub(crate) enum StoredNote {
     /// No relay has noted anything with the marker's token.
     Nothing,
     /// The latest note with the marker's token.
@@ -107,7 +107,7 @@ pub(crate) enum Stored {
     },
 }
 
-impl Stored {
+impl StoredNote {
     /// Reads the trusted notes of a slot.
     fn of(notes: &[Note], token: &str) -> Self {
         let mut latest: Option<(RelayNote, bool)> = None;
@@ -140,8 +140,8 @@ pub(crate) fn read(
     connection: &mut Connection,
     (publication, slot): (&str, &str),
     token: &str,
-) -> Result<Stored, Error> {
-    Ok(Stored::of(&state::read_trusted(connection, &prefix(slot), publication)?, token))
+) -> Result<StoredNote, Error> {
+    Ok(StoredNote::of(&state::read_trusted(connection, &prefix(slot), publication)?, token))
 }
 
 /// The outcome of writing a note.
@@ -171,10 +171,10 @@ pub(crate) fn keep(
     let Some(token) = marker::token_of_here(connection, comment, slot)? else { return Ok(Noted::Yes) };
     let listed = marker::statements(comment, slot).first().map(|listed| listed.at).unwrap_or_default();
     let stored = read(connection, (publication, slot), &token)?;
-    let is_any = stored != Stored::Nothing;
+    let is_any = stored != StoredNote::Nothing;
     let former = match stored {
-        Stored::Known { note, own } => Some((note, own)),
-        Stored::Nothing | Stored::Unknown { .. } => None,
+        StoredNote::Known { note, own } => Some((note, own)),
+        StoredNote::Nothing | StoredNote::Unknown { .. } => None,
     };
     let reads = if reading.tables.is_empty() { vec![ALL.to_owned()] } else { oids(connection, &reading.tables)? };
     let now = RelayNote {
@@ -269,15 +269,15 @@ mod tests {
             let note = RelayNote { at: Lsn::new(at), token: token.to_owned(), ..reads(&[("1", at)]) };
             Note { large_object, text: json(&note), own, owner: "r".to_owned() }
         };
-        let known = |at, own| Stored::Known { note: RelayNote { at: Lsn::new(at), ..reads(&[("1", at)]) }, own };
+        let known = |at, own| StoredNote::Known { note: RelayNote { at: Lsn::new(at), ..reads(&[("1", at)]) }, own };
         let notes = [of(1, 7, true, "t"), of(2, 9, false, "t"), of(3, 11, true, "of an earlier marker")];
-        assert_eq!(Stored::of(&notes, "t"), known(9, false));
-        assert_eq!(Stored::of(&[of(1, 9, true, "t"), of(2, 9, false, "t")], "t"), known(9, true));
-        assert_eq!(Stored::of(&notes, "another"), Stored::Nothing);
+        assert_eq!(StoredNote::of(&notes, "t"), known(9, false));
+        assert_eq!(StoredNote::of(&[of(1, 9, true, "t"), of(2, 9, false, "t")], "t"), known(9, true));
+        assert_eq!(StoredNote::of(&notes, "another"), StoredNote::Nothing);
         let newer = Note { text: r#"{"form":2,"token":"t"}"#.to_owned(), ..of(4, 0, false, "t") };
         let notes: Vec<Note> = notes.into_iter().chain([newer]).collect();
-        assert_eq!(Stored::of(&notes, "t"), Stored::Unknown { large_objects: vec![1, 2, 3, 4] });
-        assert_eq!(Stored::of(&notes, "t").note(), None);
+        assert_eq!(StoredNote::of(&notes, "t"), StoredNote::Unknown { large_objects: vec![1, 2, 3, 4] });
+        assert_eq!(StoredNote::of(&notes, "t").note(), None);
     }
 
     fn reads(tables: &[(&str, u64)]) -> RelayNote {

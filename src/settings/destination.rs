@@ -12,7 +12,7 @@ use super::read::SettingsReader;
 use super::table::Definition;
 use super::table::run::{BROKERS, DELIVERY, FROM_DEBEZIUM, PARTITION_COLUMN, PROPERTY, TO, TOMBSTONE_ON_EMPTY_PAYLOAD};
 use crate::setting_text::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
-use crate::sink::destination::{Asked, Delivery, Destination, Kind};
+use crate::sink::destination::{Delivery, Destination, GivenSettings, Kind};
 use crate::sink::kinds::{self, KINDS};
 
 /// The separator between a scheme and an address.
@@ -34,7 +34,7 @@ impl SettingsReader<'_> {
         let to = self.to()?;
         let properties = self.properties(to.kind)?;
         let (scheme, addresses, warnings) = (to.scheme.as_str(), to.addresses, &mut self.warnings);
-        let mut asked = Asked { scheme, addresses, properties, max_in_flight, warnings };
+        let mut asked = GivenSettings { scheme, addresses, properties, max_in_flight, warnings };
         (to.kind.read)(&mut asked)
     }
 

@@ -43,7 +43,7 @@ pub struct Kind {
     /// The least memory of a record in flight beyond key and value, in bytes. `--max-in-flight` counts it.
     pub record_overhead_bytes: u64,
     /// Parses the settings. Contacts nobody.
-    pub read: fn(&mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError>,
+    pub read: fn(&mut GivenSettings<'_>) -> Result<Arc<dyn Destination>, SettingError>,
     /// The labels for which it may refuse a record. Metrics show them as 0 from the start.
     pub refusals: fn() -> Vec<&'static str>,
     /// The labels that a delivery report may have.
@@ -99,7 +99,7 @@ pub struct Can {
 }
 
 /// The settings of a destination, as text.
-pub struct Asked<'a> {
+pub struct GivenSettings<'a> {
     /// The scheme of `--to`, which the kind has.
     pub scheme: &'a str,
     /// The text behind `scheme://`, or each value of `--brokers`. May hold a password.
@@ -112,7 +112,7 @@ pub struct Asked<'a> {
     pub warnings: &'a mut Vec<String>,
 }
 
-impl Asked<'_> {
+impl GivenSettings<'_> {
     /// The address, for kinds that need one. `names`: the thing that an address names; `example`: a valid address.
     ///
     /// # Errors

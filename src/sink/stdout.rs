@@ -3,7 +3,7 @@
 //! In: records. Out: one JSON object a line; texts as strings, other bytes as `{"hex": "…"}`. A record counts as delivered
 //! once the writer has been flushed. Nothing is retried: a writer that fails ends the run.
 
-use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use super::destination::{Can, Delivery, Destination, GivenSettings, Kind, Scratch, ScratchError, Wanted};
 use super::null::NullSink;
 use super::{Enqueue, Failure, FailureClass, InFlight, Record, Report, Sink, Tag};
 use crate::check_finding::{Finding, Side};
@@ -37,7 +37,7 @@ const REASON: &str = "output";
 #[derive(Debug)]
 struct Stdout;
 
-fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+fn read(asked: &mut GivenSettings<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     match asked.addresses.first() {
         None => Ok(Arc::new(Stdout)),
         Some(given) => Err(given.invalid("stdout:// and nothing after it", Some("stdout://".to_owned()))),

@@ -1,7 +1,7 @@
 //! What the tests of several destinations have in common.
 
 use super::dead_letter::{DeadLetter, DeadLetterHeaders, said, with_original};
-use super::destination::Asked;
+use super::destination::GivenSettings;
 use super::{Content, Header, HeaderRoom, OwnedRecord, Record};
 use crate::setting_text::{Given, Origin};
 use crate::tests::golden;
@@ -85,10 +85,10 @@ pub(super) fn read_in_test<T>(
     scheme: &str,
     address: &str,
     properties: &[(&str, &str)],
-    read: impl FnOnce(&mut Asked<'_>) -> T,
+    read: impl FnOnce(&mut GivenSettings<'_>) -> T,
 ) -> T {
     let given = |text: &str| Given { text: text.to_owned(), origin: Origin::Flag("--to".to_owned()) };
     let properties = properties.iter().map(|(name, text)| ((*name).to_owned(), given(text))).collect();
     let (addresses, warnings) = (vec![given(address)], &mut Vec::new());
-    read(&mut Asked { scheme, addresses, properties, max_in_flight: 1 << 20, warnings })
+    read(&mut GivenSettings { scheme, addresses, properties, max_in_flight: 1 << 20, warnings })
 }

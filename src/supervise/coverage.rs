@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 
 /// The tables that the settings want.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct WantedTables<'a> {
     /// `--table`. Empty: every table of the publication that `patterns` capture.
     pub(crate) tables: &'a [TableName],
     /// The tables among `tables` that were given as `ONLY table`: their children by `INHERITS` are left out.
@@ -92,7 +92,7 @@ pub(crate) struct Child {
 }
 
 /// The gaps of the wanted tables, in the order of `--table`, or else by name. `trees`: those of `--table`, or else of the publication.
-pub(crate) fn gaps(wanted: &Wanted<'_>, trees: &[TreeTable]) -> Vec<Gap> {
+pub(crate) fn gaps(wanted: &WantedTables<'_>, trees: &[TreeTable]) -> Vec<Gap> {
     let mut below: BTreeMap<u32, Vec<&TreeTable>> = BTreeMap::new();
     for table in trees {
         below.entry(table.parent.unwrap_or_default()).or_default().push(table);
@@ -133,7 +133,7 @@ pub(crate) fn name(table: &TreeTable) -> TableName {
 
 /// The trees by the tables above: those without one are below 0, which is no table.
 struct Look<'a> {
-    wanted: &'a Wanted<'a>,
+    wanted: &'a WantedTables<'a>,
     below: BTreeMap<u32, Vec<&'a TreeTable>>,
 }
 
@@ -190,7 +190,7 @@ impl<'a> Look<'a> {
 
     /// Children that nobody has named. A relay of every table of the publication reads those that the publication has.
     fn of_children(&self, top: &TreeTable) -> Option<Gap> {
-        let Wanted { tables, without_children, .. } = self.wanted;
+        let WantedTables { tables, without_children, .. } = self.wanted;
         let parent = name(top);
         if without_children.contains(&parent) {
             return None;
@@ -279,7 +279,7 @@ mod tests {
         let without_children: Vec<TableName> = named.iter().filter(is_only).map(|text| table(&text[5..])).collect();
         let tables: Vec<TableName> = named.iter().map(|text| table(text.trim_start_matches("ONLY "))).collect();
         let patterns = TablePatterns::default();
-        gaps(&Wanted { tables: &tables, without_children: &without_children, patterns: &patterns }, trees)
+        gaps(&WantedTables { tables: &tables, without_children: &without_children, patterns: &patterns }, trees)
     }
 
     #[test]
@@ -371,7 +371,7 @@ mod tests {
         patterns.add(List::IncludeTables, "public.outbox").unwrap();
         let trees =
             [TreeTable { unlogged: true, ..plain(1, "other") }, TreeTable { unlogged: true, ..plain(2, "outbox") }];
-        let wanted = Wanted { tables: &[], without_children: &[], patterns: &patterns };
+        let wanted = WantedTables { tables: &[], without_children: &[], patterns: &patterns };
         assert_eq!(gaps(&wanted, &trees), [Gap::Unlogged(vec![table("outbox")])]);
     }
 

@@ -98,9 +98,9 @@ pub struct StreamTarget {
 
 impl StreamTarget {
     /// The tables that the settings want.
-    pub(crate) fn wanted(&self) -> coverage::Wanted<'_> {
+    pub(crate) fn wanted(&self) -> coverage::WantedTables<'_> {
         let Self { tables, without_children, patterns, .. } = self;
-        coverage::Wanted { tables, without_children, patterns }
+        coverage::WantedTables { tables, without_children, patterns }
     }
 
     /// The options for the output plugin, with values in text form.

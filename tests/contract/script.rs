@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use walrelay::lsn::{Lsn, Position};
 use walrelay::setting_text::{Given, Origin as GivenBy};
-use walrelay::sink::destination::{Asked, Delivery, Kind};
+use walrelay::sink::destination::{Delivery, GivenSettings, Kind};
 use walrelay::sink::{
     Content, Enqueue, FailureClass, Header, Origin, OwnedRecord, Record, RefusalId, Refused, Report, Resolution, Rows,
     Sink, Source, Tag, Token,
@@ -50,7 +50,7 @@ pub(crate) fn opened(
     let given = |text: &str| Given { text: text.to_owned(), origin: GivenBy::Flag("-X".to_owned()) };
     let properties = properties.iter().map(|(name, text)| ((*name).to_owned(), given(text))).collect();
     let (addresses, warnings) = (vec![given(address)], &mut Vec::new());
-    let mut asked = Asked { scheme, addresses, properties, max_in_flight, warnings };
+    let mut asked = GivenSettings { scheme, addresses, properties, max_in_flight, warnings };
     (kind.read)(&mut asked).unwrap().open("walrelay", Delivery::default()).unwrap()
 }
 

@@ -40,7 +40,7 @@ use crate::outbox::{Outbox, TableName};
 use crate::pg::backfill_progress::{self, BackfillProgress, StoredProgress};
 use crate::pg::leaf_notes::Known;
 use crate::pg::leaves::{self, Leaf};
-use crate::pg::relay_note::{self, Stored};
+use crate::pg::relay_note::{self, StoredNote};
 use crate::pg::slot_sighting::{self, Agreement};
 use crate::pg::{self, Connection, Purpose, catalog, marker, server};
 use crate::pgoutput::PublishedTable;
@@ -60,7 +60,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-pub(super) use table_rows::{Reading, TableRows, Wanted};
+pub(super) use table_rows::{Reading, TableRows, WantedRows};
 
 /// Pause after a failure of the destination.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -367,13 +367,13 @@ fn forget_changed(
     let names = (run.publication.as_str(), run.slot.as_str());
     let relay = match &known {
         Some(known) => relay_note::read(connection, names, &known.token)?,
-        None => Stored::Nothing,
+        None => StoredNote::Nothing,
     };
     let has_read = |leaf: &Leaf, since: Lsn| match &relay {
         // What it will read first is the slot's beginning.
-        Stored::Nothing => true,
-        Stored::Known { note, .. } => note.since(&leaf.chain).is_some_and(|read| read <= since),
-        Stored::Unknown { .. } => false,
+        StoredNote::Nothing => true,
+        StoredNote::Known { note, .. } => note.since(&leaf.chain).is_some_and(|read| read <= since),
+        StoredNote::Unknown { .. } => false,
     };
     let all = leaves::look(connection, &run.publication)?;
     for (at, name) in tables.iter().enumerate() {

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const SESSION: &str = "SET row_security = off; SET default_transaction_read_only = on";
 
 /// Which rows of a table are wanted, and their time.
-pub(in crate::commands) struct Wanted {
+pub(in crate::commands) struct WantedRows {
     /// As SQL, a condition.
     pub(in crate::commands) condition: String,
     /// As SQL, the time of a row in microseconds since 1970, instead of the commit's. Null: the present.
@@ -35,7 +35,7 @@ pub(in crate::commands) struct Wanted {
 /// The rows.
 pub(in crate::commands) struct TableRows {
     parts: Vec<Part>,
-    wanted: Vec<Wanted>,
+    wanted: Vec<WantedRows>,
     rows: Rows,
     /// The time of the snapshot, in microseconds since 1970.
     now: i64,
@@ -50,7 +50,7 @@ impl TableRows {
     /// A table may not be read, or has changed meanwhile; what `wanted` returns; the connection broke.
     pub(in crate::commands) fn open(
         run: &RunRequest,
-        mut wanted: impl FnMut(&mut Connection, &TableName, &str) -> Result<Wanted, CommandError>,
+        mut wanted: impl FnMut(&mut Connection, &TableName, &str) -> Result<WantedRows, CommandError>,
     ) -> Result<Self, CommandError> {
         let mut control = Connection::open(&run.source, Purpose::Control)?;
         let (_, before) = select(&mut control, run, None)?;
@@ -81,10 +81,10 @@ impl TableRows {
         }
         let time = format!("('epoch'::timestamptz + interval '{now} us')");
         let wanted = parts.iter().map(|part| {
-            let Wanted { condition, micros } = wanted(&mut control, &part.name, &time)?;
+            let WantedRows { condition, micros } = wanted(&mut control, &part.name, &time)?;
             // On lines of its own: it may end with a comment.
             let filter = part.filter.iter().map(|filter| format!(" AND (\n{filter}\n)"));
-            Ok(Wanted { condition: format!("(\n{condition}\n){}", filter.collect::<String>()), micros })
+            Ok(WantedRows { condition: format!("(\n{condition}\n){}", filter.collect::<String>()), micros })
         });
         let wanted = wanted.collect::<Result<_, CommandError>>()?;
         Ok(Self { parts, wanted, rows: Rows::new(connection, run.limits.max_row), now, wal_end })
@@ -242,7 +242,7 @@ impl pg::Upstream for Reading<'_> {
 }
 
 /// The published columns, the time, and nulls where a page has its key.
-fn query(part: &Part, wanted: &Wanted) -> String {
+fn query(part: &Part, wanted: &WantedRows) -> String {
     let columns = part.relation.columns.iter().map(|column| identifier(&column.name));
     let keys = if let Paging::Keys(keys) = &part.paging { keys.len() } else { 1 };
     let others = [wanted.micros.clone()].into_iter().chain(std::iter::repeat_n("NULL".to_owned(), keys));

@@ -51,7 +51,7 @@ struct Flight {
 
 /// The result, in numbers of records.
 #[derive(Debug, Default, Serialize)]
-struct Outcome {
+struct ReplayOutcome {
     replayed: u64,
     failed: u64,
 }
@@ -78,7 +78,7 @@ pub(super) struct Replay<'r> {
     remembers: bool,
     /// Since when topics are missing or forbidden.
     failing: HashMap<String, Instant>,
-    outcome: Outcome,
+    outcome: ReplayOutcome,
     counts: Counts,
     progress: ProgressBar,
     told: Option<Instant>,
@@ -108,7 +108,7 @@ impl<'r> Replay<'r> {
             since: Instant::now(),
             remembers: false,
             failing: HashMap::new(),
-            outcome: Outcome::default(),
+            outcome: ReplayOutcome::default(),
             counts: Counts::default(),
             progress: ProgressBar::new("replaying", 0),
             told: None,
@@ -368,7 +368,7 @@ impl<'r> Replay<'r> {
         if self.request.json {
             return shown::write_json(self.out, &self.outcome);
         }
-        let Outcome { replayed, failed } = &self.outcome;
+        let ReplayOutcome { replayed, failed } = &self.outcome;
         writeln!(
             self.out,
             "{} published again, {} failed again{}",

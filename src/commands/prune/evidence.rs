@@ -13,7 +13,7 @@ use crate::commands::error::CommandError;
 use crate::outbox::TableName;
 use crate::pg::leaf_notes::Known;
 use crate::pg::leaves::{self, Leaf};
-use crate::pg::relay_note::{self, RelayNote, Stored};
+use crate::pg::relay_note::{self, RelayNote, StoredNote};
 use crate::pg::slot_sighting::Sighting;
 use crate::pg::{Connection, catalog, marker, server};
 use crate::supervise::RunError;
@@ -89,9 +89,9 @@ impl Evidence {
         }
         let names = (carrier.publication.as_str(), carrier.slot.as_str());
         let relay = match relay_note::read(connection, names, &known.token)? {
-            Stored::Known { note, .. } => note,
-            Stored::Nothing => return Err(CommandError::relay_not_noted(&carrier.slot, carrier.run_command())),
-            Stored::Unknown { large_objects } => {
+            StoredNote::Known { note, .. } => note,
+            StoredNote::Nothing => return Err(CommandError::relay_not_noted(&carrier.slot, carrier.run_command())),
+            StoredNote::Unknown { large_objects } => {
                 return Err(CommandError::unknown_relay_note(&carrier.slot, &large_objects, carrier.run_command()));
             }
         };

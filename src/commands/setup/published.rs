@@ -14,7 +14,7 @@ use crate::commands::output::counted;
 use crate::outbox::TableName;
 use crate::pg::leaves::{self, Leaf};
 use crate::pg::marker::{self, TableStatement};
-use crate::pg::relay_note::{self, Stored};
+use crate::pg::relay_note::{self, StoredNote};
 use crate::pg::shape::shape;
 use crate::pg::{Connection, catalog, leaf_notes};
 use crate::remedy::Command;
@@ -111,9 +111,9 @@ fn statement(
         CommandError::no_proof(slot, publication, (carrier.shard.is_some(), is_marked), why)
     })?;
     let relay = match relay_note::read(connection, (publication, slot), &token)? {
-        Stored::Known { note, .. } => note,
-        Stored::Nothing => return Err(CommandError::relay_not_noted(slot, carrier.run_command())),
-        Stored::Unknown { large_objects } => {
+        StoredNote::Known { note, .. } => note,
+        StoredNote::Nothing => return Err(CommandError::relay_not_noted(slot, carrier.run_command())),
+        StoredNote::Unknown { large_objects } => {
             return Err(CommandError::unknown_relay_note(slot, &large_objects, carrier.run_command()));
         }
     };

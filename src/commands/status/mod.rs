@@ -90,10 +90,10 @@ fn once(request: &StatusRequest, out: &mut dyn Write) -> Result<(), CommandError
 }
 
 /// A report, and whether a relay could read the slot.
-type Seen = (StatusReport, Result<(), RunError>);
+type Look = (StatusReport, Result<(), RunError>);
 
 /// Asks the database. Reads only.
-fn look(connection: &mut Connection, request: &StatusRequest) -> Result<Seen, pg::Error> {
+fn look(connection: &mut Connection, request: &StatusRequest) -> Result<Look, pg::Error> {
     let slot = server::slot(connection, &request.slot)?;
     let publication = server::publication(connection, &request.publication)?.is_some();
     let mark = catalog::publication_mark(connection, &request.publication)?;
@@ -120,7 +120,7 @@ fn look(connection: &mut Connection, request: &StatusRequest) -> Result<Seen, pg
 }
 
 /// Adds the relay's own status, and the error if the database was not read or no relay could read the slot.
-fn with_relay(request: &StatusRequest, seen: Result<Seen, pg::Error>) -> Seen {
+fn with_relay(request: &StatusRequest, seen: Result<Look, pg::Error>) -> Look {
     let (mut report, outcome) = seen.unwrap_or_else(|error| (StatusReport::unknown(request), Err(error.into())));
     report.relay = request.http.as_deref().and_then(|address| of_relay(address, &request.slot));
     report.failed(&outcome);
@@ -171,7 +171,7 @@ impl Watch<'_> {
         Ok(report)
     }
 
-    fn look(&mut self) -> Result<Seen, pg::Error> {
+    fn look(&mut self) -> Result<Look, pg::Error> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => Connection::open(&self.request.source, Purpose::Control)?,

@@ -22,7 +22,7 @@ use super::records::{Records, Taken, compares_time};
 use super::row_set::{Match, Misplaced, ROW_BYTES, RowSet, RowState};
 use super::window::{BATCHES, Beginning, LOOK_EVERY, Questions, SLICE, Seen, bad_rows, behind, held_back, is_skipped};
 use super::{TableWindow, VerifyRequest};
-use crate::commands::backfill::{Reading, TableRows, Wanted};
+use crate::commands::backfill::{Reading, TableRows, WantedRows};
 use crate::commands::error::CommandError;
 use crate::commands::output::{duration, number};
 use crate::commands::progress_bar::ProgressBar;
@@ -152,7 +152,7 @@ impl<'a> Comparison<'a> {
             let condition = age.since(&limit) + &asked.collect::<String>();
             // A record's time may be that of a column. It is the commit's only where that column has none, which no table has.
             let micros = if has_own_times { "-1000".to_owned() } else { format!("COALESCE({}, 0)", age.micros()) };
-            Ok(Wanted { condition, micros })
+            Ok(WantedRows { condition, micros })
         })?;
         let from = i64::try_from((rows.age + SLACK).as_millis()).unwrap_or(i64::MAX);
         let from_millis = (!has_own_times).then(|| table.now_millis().saturating_sub(from));

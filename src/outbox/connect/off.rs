@@ -7,7 +7,7 @@ use super::fault::RowError;
 use super::mapping::Mapping;
 use super::patterns::TablePatterns;
 use super::plan::TablePlan;
-use super::record::{Row, Scratch};
+use super::record::{MappedRow, Scratch};
 use crate::pgoutput::Relation;
 use crate::sink::Record;
 
@@ -65,7 +65,7 @@ impl TablePlan {
     }
 }
 
-impl<'a> Row<'a> {
+impl<'a> MappedRow<'a> {
     pub(super) fn with_connect_record<T>(
         self,
         connect: &'a ConnectPlan,

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::super::fault::{BadReason, RowError};
-use super::super::record::{HeaderDraft, RecordValue as Part, Row, Scratch};
+use super::super::record::{HeaderDraft, MappedRow, RecordValue as Part, Scratch};
 use super::super::value::{Arena, Booleans, Piece};
 use super::envelope::{EnvelopeField, EnvelopeSchema, EnvelopeSchemas};
 use super::expand::{self, Expanded};
@@ -15,7 +15,7 @@ use super::{ConnectPlan, Encoder, ValueForm, ValuePlan};
 use crate::setting_text::shown;
 use crate::sink::Record;
 
-impl<'a> Row<'a> {
+impl<'a> MappedRow<'a> {
     /// Calls `take` with the row's record.
     pub(in crate::outbox) fn with_connect_record<T>(
         self,

@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(in crate::relay) struct Hold {
     pub(super) slot: Option<HeldSlot>,
-    pub(super) stream: StreamState,
+    pub(super) stream: StreamPhase,
     /// Records may leave until this moment.
     pub(super) records_may_leave_until: Duration,
     /// When the relay last asked who holds the slot.
@@ -38,7 +38,7 @@ pub(in crate::relay) struct Hold {
 
 /// The state of the relay's stream.
 #[derive(Debug, Default)]
-pub(super) enum StreamState {
+pub(super) enum StreamPhase {
     /// There was none yet.
     #[default]
     Never,
@@ -119,7 +119,7 @@ pub(super) struct Unconfirmed {
     pub(super) old: bool,
 }
 
-impl StreamState {
+impl StreamPhase {
     pub(super) fn is_open(&self) -> bool {
         matches!(self, Self::Open(_))
     }
@@ -175,7 +175,7 @@ impl Hold {
         let reason_was_unread = std::mem::take(&mut self.reason_is_unread);
         let asks_first = waits && !reason_was_unread;
         self.waits_for_last_holder = waits;
-        self.stream = StreamState::Open(OpenStream {
+        self.stream = StreamPhase::Open(OpenStream {
             last_turn: slot.since,
             last_caught_up: slot.since,
             open_question: asks_first
@@ -187,16 +187,16 @@ impl Hold {
 
     /// Every row that was read has been taken, so that the relay reads on.
     pub(in crate::relay) fn caught_up(&mut self) {
-        if let StreamState::Open(open) = &mut self.stream {
+        if let StreamPhase::Open(open) = &mut self.stream {
             open.last_caught_up = open.last_turn;
         }
     }
 
     /// The stream has ended. The next turn asks at once who holds the slot.
     pub(super) fn stream_ended(&mut self, now: Duration) {
-        if let StreamState::Open(open) = &self.stream {
+        if let StreamPhase::Open(open) = &self.stream {
             let held_at = open.open_question.map_or(now, |open_question| open_question.held_at);
-            self.stream = StreamState::Ended { at: now, is_slot_free: false };
+            self.stream = StreamPhase::Ended { at: now, is_slot_free: false };
             (self.records_may_leave_until, self.last_asked) =
                 (self.records_may_leave_until.min(held_at + BELIEVED_FREE), Duration::ZERO);
         }
@@ -261,7 +261,7 @@ impl Hold {
         if self.slot.is_none() {
             return HoldVerdict::Holds;
         }
-        if let StreamState::Open(open) = &mut self.stream {
+        if let StreamPhase::Open(open) = &mut self.stream {
             open.turned(now);
         }
         let verdict = match self.take_answers() {
@@ -274,14 +274,14 @@ impl Hold {
             self.waits_for_last_holder = false;
         }
         let asks = match &mut self.stream {
-            StreamState::Open(open) => {
+            StreamPhase::Open(open) => {
                 let needs_answer = open.needs_answer(now, unconfirmed);
                 if is_proven && !needs_answer && verdict == HoldVerdict::Holds {
                     self.records_may_leave_until = self.records_may_leave_until.max(now + slot.proof().min(UNASKED));
                 }
                 needs_answer || !is_proven
             }
-            StreamState::Never | StreamState::Ended { .. } => {
+            StreamPhase::Never | StreamPhase::Ended { .. } => {
                 unconfirmed.any && self.other_relays == OtherRelays::Unseen
             }
         };
@@ -308,7 +308,7 @@ impl Hold {
         while let Some(HolderAnswer { asked, holder, who }) = slot.asks.answer() {
             self.unanswered_since = None;
             let proven_for = match (holder, &mut self.stream) {
-                (Holder::Walsender(pid), StreamState::Open(open)) if pid == walsender => {
+                (Holder::Walsender(pid), StreamPhase::Open(open)) if pid == walsender => {
                     open.is_held(asked);
                     proof
                 }
@@ -317,7 +317,7 @@ impl Hold {
                 (Holder::Nobody(stands_at), _) if stands_at > self.confirmed => {
                     return HoldVerdict::TakenOver(moved(stands_at, self.confirmed));
                 }
-                (Holder::Nobody(_), StreamState::Open(open)) => {
+                (Holder::Nobody(_), StreamPhase::Open(open)) => {
                     self.records_may_leave_until = self.records_may_leave_until.min(asked + BELIEVED_FREE);
                     // The reason for its end is in the socket. The loop reads the socket first, if there is room for its rows.
                     if asked >= *open.released_since.get_or_insert(asked) + ASKS_EVERY {
@@ -326,7 +326,7 @@ impl Hold {
                     }
                     continue;
                 }
-                (Holder::Nobody(_), StreamState::Ended { is_slot_free, .. }) => {
+                (Holder::Nobody(_), StreamPhase::Ended { is_slot_free, .. }) => {
                     *is_slot_free = true;
                     // If nothing proved it when the question was asked, another relay may have come and gone.
                     if asked >= self.records_may_leave_until {
@@ -334,12 +334,12 @@ impl Hold {
                     }
                     BELIEVED_FREE
                 }
-                (Holder::Nobody(_), StreamState::Never) => BELIEVED_FREE,
-                (Holder::NotAccepting, StreamState::Open(_)) => {
+                (Holder::Nobody(_), StreamPhase::Never) => BELIEVED_FREE,
+                (Holder::NotAccepting, StreamPhase::Open(_)) => {
                     verdict = HoldVerdict::ServerStops;
                     continue;
                 }
-                (Holder::NotAccepting, StreamState::Never | StreamState::Ended { .. }) => continue,
+                (Holder::NotAccepting, StreamPhase::Never | StreamPhase::Ended { .. }) => continue,
                 (Holder::Unknown, _) => return HoldVerdict::OtherServer(OTHER_SERVER),
             };
             self.records_may_leave_until = self.records_may_leave_until.max(asked + proven_for);

@@ -61,7 +61,7 @@ use super::{Clock, Relay, StreamEnd, Turn};
 use crate::lsn::Lsn;
 use crate::sink::{Committed, Sink};
 pub(super) use decision::Hold;
-use decision::{HoldVerdict, OtherRelays, SinkState, StreamState, Unconfirmed};
+use decision::{HoldVerdict, OtherRelays, SinkState, StreamPhase, Unconfirmed};
 use std::time::{Duration, Instant};
 
 /// Once a record is in flight for so long, the relay asks who holds the slot.
@@ -235,7 +235,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
     /// Whether the relay's own stream ended so short a time ago that no other relay can have sent anything since. `released`: the slot's
     /// last release.
     pub fn held_just_now(&self, now: Duration, released: Option<Duration>) -> bool {
-        let StreamState::Ended { at: ended, .. } = self.hold.stream else { return false };
+        let StreamPhase::Ended { at: ended, .. } = self.hold.stream else { return false };
         let is_own_release = |at: Duration| ended <= at + NOTICED && at <= self.hold.records_may_leave_until;
         now < ended + BELIEVED_FREE && released.is_none_or(is_own_release)
     }
@@ -247,7 +247,7 @@ impl<S: Sink, C: Clock> Relay<S, C> {
 
     /// Whether it is known since the stream's end that nobody has taken the slot.
     pub fn is_slot_free(&self) -> bool {
-        self.hold.slot.is_none() || matches!(self.hold.stream, StreamState::Ended { is_slot_free: true, .. })
+        self.hold.slot.is_none() || matches!(self.hold.stream, StreamPhase::Ended { is_slot_free: true, .. })
     }
 
     /// Checks that the records in flight may leave, and tells the sink until when.

@@ -275,7 +275,7 @@ fn after_a_standstill_turns_prove_nothing_until_an_answer_says_that_it_is_ours()
     hold.decide(ms(1700), in_flight(true, false));
     assert!(
         hold.records_may_leave_until > ms(3000)
-            && matches!(&hold.stream, StreamState::Open(open) if open.open_question.is_none())
+            && matches!(&hold.stream, StreamPhase::Open(open) if open.open_question.is_none())
     );
     hold.decide(ms(2300), in_flight(true, false));
     hold.stream_ended(ms(2310));

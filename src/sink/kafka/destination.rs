@@ -16,8 +16,8 @@ use crate::route::TOPICS;
 use crate::setting_text::{Origin, SettingError, is_secret, nearest};
 use crate::sink::Sink;
 use crate::sink::destination::{
-    Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, NoReader, Scratch, ScratchError,
-    Wanted,
+    Can, DeadLetters, Delivery, Destination, EventBinding, GivenSettings, Kind, NoDeadLetters, NoReader, Scratch,
+    ScratchError, Wanted,
 };
 use crate::sink::reading::RecordReader;
 use std::fmt;
@@ -68,7 +68,7 @@ const PROTOCOL: &str = "security.protocol";
 /// The mechanism whose tokens librdkafka fetches as soon as there is a client.
 const BY_TOKEN: &str = "OAUTHBEARER";
 
-fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+fn read(asked: &mut GivenSettings<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     let origins: Vec<_> = asked.properties.iter().map(|(name, given)| (name.clone(), given.origin.clone())).collect();
     // Properties from another program's files have other names there than librdkafka's.
     let is_translated = |(_, origin): &&(String, Origin)| matches!(origin, Origin::Translated(_));

@@ -30,8 +30,8 @@ use crate::route::{AddressRule, TopicFault};
 use crate::secret::Secret;
 use crate::setting_text::{Given, Origin, SettingError};
 use crate::sink::destination::{
-    Asked, Can, DeadLetters, Delivery, Destination, EventBinding, Kind, NoDeadLetters, NoReader, ReadBack, Scratch,
-    ScratchError, Wanted,
+    Can, DeadLetters, Delivery, Destination, EventBinding, GivenSettings, Kind, NoDeadLetters, NoReader, ReadBack,
+    Scratch, ScratchError, Wanted,
 };
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, timeout, tls};
 use crate::sink::ordered_queue::socket::{self, Tls};
@@ -153,7 +153,7 @@ enum LogIn {
     Credentials(Secret),
 }
 
-fn read(asked: &mut Asked<'_>) -> Result<Arc<dyn Destination>, SettingError> {
+fn read(asked: &mut GivenSettings<'_>) -> Result<Arc<dyn Destination>, SettingError> {
     let settings = NatsSettings::read(asked)?;
     let from_flag = asked.addresses.iter().any(|address| matches!(address.origin, Origin::Flag(_)));
     if from_flag && asked.property("token").is_none() && matches!(settings.login, LogIn::Token(_)) {
@@ -298,7 +298,7 @@ impl NatsSettings {
         })
     }
 
-    fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
+    fn read(asked: &GivenSettings<'_>) -> Result<Self, SettingError> {
         let address = asked.address("server", EXAMPLE)?;
         let property = |name: &str| asked.property(name);
         let (servers, in_address) = servers(address)?;
@@ -342,7 +342,7 @@ fn servers(given: &Given) -> Result<(Vec<Server>, Option<LogIn>), SettingError> 
 }
 
 /// The credentials from properties, which exclude each other.
-fn login(asked: &Asked<'_>) -> Result<Option<LogIn>, SettingError> {
+fn login(asked: &GivenSettings<'_>) -> Result<Option<LogIn>, SettingError> {
     let given = ["username", "token", "nkey", "credentials"].map(|name| Some((name, asked.property(name)?)));
     let mut given = given.into_iter().flatten();
     let (first, second) = (given.next(), given.next());
@@ -375,7 +375,7 @@ fn file_of(given: &Given) -> Secret {
 }
 
 /// Reads the property `atomic`. It needs `stream`, since the client has to ask the stream whether it allows batches.
-fn atomic(asked: &Asked<'_>) -> Result<bool, SettingError> {
+fn atomic(asked: &GivenSettings<'_>) -> Result<bool, SettingError> {
     match (asked.property("atomic"), asked.property("stream")) {
         (Some(given), None) => Err(given.needs("stream")),
         (Some(given), Some(_)) => switch(given),

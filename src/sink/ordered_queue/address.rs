@@ -6,7 +6,7 @@ use super::socket::Tls;
 use crate::secret::Secret;
 use crate::setting_text::units::duration;
 use crate::setting_text::{Given, Origin, SettingError, percent_decoded};
-use crate::sink::destination::Asked;
+use crate::sink::destination::GivenSettings;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ fn server(text: &str, default_port: u16) -> Option<Server> {
 ///
 /// # Errors
 /// `tls.certificate` or `tls.key` is given without the other.
-pub fn tls(asked: &Asked<'_>) -> Result<Tls, SettingError> {
+pub fn tls(asked: &GivenSettings<'_>) -> Result<Tls, SettingError> {
     let file = |given: &Given| PathBuf::from(&given.text);
     let client = match (asked.property("tls.certificate"), asked.property("tls.key")) {
         (Some(certificate), Some(key)) => Some((file(certificate), file(key))),

@@ -23,7 +23,9 @@ use crate::check_finding::Finding;
 use crate::route::AddressRule;
 use crate::secret::{Secret, SecretCommand};
 use crate::setting_text::{Given, SettingError};
-use crate::sink::destination::{Asked, Can, Delivery, Destination, EventBinding, Kind, Scratch, ScratchError, Wanted};
+use crate::sink::destination::{
+    Can, Delivery, Destination, EventBinding, GivenSettings, Kind, Scratch, ScratchError, Wanted,
+};
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time, tls};
 use crate::sink::ordered_queue::socket::Tls;
 use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
@@ -244,7 +246,7 @@ impl RabbitSettings {
         }
     }
 
-    fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
+    fn read(asked: &GivenSettings<'_>) -> Result<Self, SettingError> {
         let address = asked.address("server", EXAMPLE)?;
         let property = |name: &str| asked.property(name);
         let is_encrypted = asked.scheme == "amqps";
@@ -277,7 +279,7 @@ impl RabbitSettings {
     }
 }
 
-fn login(asked: &Asked<'_>, user: Option<String>, password: Option<String>) -> Result<Login, SettingError> {
+fn login(asked: &GivenSettings<'_>, user: Option<String>, password: Option<String>) -> Result<Login, SettingError> {
     let property = |name: &str| asked.property(name);
     let mechanism = property("auth").map_or("plain", |given| given.text.as_str());
     match (mechanism, property("auth")) {

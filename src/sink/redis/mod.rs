@@ -35,8 +35,8 @@ use crate::secret::Secret;
 use crate::setting_text::units::duration;
 use crate::setting_text::{Given, SettingError};
 use crate::sink::destination::{
-    Asked, Can, DeadLetters, Delivery, Destination, Kind, NoDeadLetters, NoReader, ReadBack, Scratch, ScratchError,
-    Wanted,
+    Can, DeadLetters, Delivery, Destination, GivenSettings, Kind, NoDeadLetters, NoReader, ReadBack, Scratch,
+    ScratchError, Wanted,
 };
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time, timeout, tls};
 use crate::sink::ordered_queue::socket::Tls;
@@ -271,7 +271,7 @@ impl RedisSettings {
         self.user.as_deref().unwrap_or("default")
     }
 
-    fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
+    fn read(asked: &GivenSettings<'_>) -> Result<Self, SettingError> {
         let address = asked.address("server", EXAMPLE)?;
         let property = |name: &str| asked.property(name);
         let port = if property("sentinel").is_some() { SENTINEL_PORT } else { DEFAULT_PORT };
@@ -299,7 +299,7 @@ impl RedisSettings {
 }
 
 /// The role of the hosts in the address.
-fn topology(servers: Vec<Server>, asked: &Asked<'_>) -> Result<Topology, SettingError> {
+fn topology(servers: Vec<Server>, asked: &GivenSettings<'_>) -> Result<Topology, SettingError> {
     if let Some(name) = asked.property("sentinel") {
         return sentinels(servers, name, asked).map(Topology::Sentinels);
     }
@@ -309,7 +309,7 @@ fn topology(servers: Vec<Server>, asked: &Asked<'_>) -> Result<Topology, Setting
     Ok(<[Server; 1]>::try_from(servers).map_or_else(Topology::Nodes, |[server]| Topology::Server(server)))
 }
 
-fn sentinels(servers: Vec<Server>, name: &Given, asked: &Asked<'_>) -> Result<Sentinels, SettingError> {
+fn sentinels(servers: Vec<Server>, name: &Given, asked: &GivenSettings<'_>) -> Result<Sentinels, SettingError> {
     if name.text.is_empty() {
         return Err(name.invalid("the name of a primary, as Sentinel has it", None));
     }
@@ -321,7 +321,7 @@ fn sentinels(servers: Vec<Server>, name: &Given, asked: &Asked<'_>) -> Result<Se
     })
 }
 
-fn most(asked: &Asked<'_>) -> Result<Option<Most>, SettingError> {
+fn most(asked: &GivenSettings<'_>) -> Result<Option<Most>, SettingError> {
     let about = asked.property("approx").map_or(Ok(true), switch)?;
     match (asked.property("maxlen"), asked.property("approx")) {
         (Some(given), _) => {

@@ -522,7 +522,7 @@ impl Caller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::destination::Asked;
+    use crate::sink::destination::GivenSettings;
     use crate::sink::ordered_queue::block_on;
     use crate::sink::tests::read_in_test;
     use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -557,7 +557,7 @@ mod tests {
     }
 
     fn caller(scheme: &str, address: &str) -> Caller {
-        let read = |asked: &mut Asked<'_>| SqsSettings::read(asked);
+        let read = |asked: &mut GivenSettings<'_>| SqsSettings::read(asked);
         let address = format!("id:secret@{address}/eu-central-1");
         Caller::new(read_in_test(scheme, &address, &[("timeout", "1s")], read).unwrap())
     }

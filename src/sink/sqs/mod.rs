@@ -21,7 +21,7 @@ pub(super) use self::errors::{remedied, remedied_of_topics};
 use self::client::Caller;
 use self::errors::Unserved;
 use self::message::{LARGEST, MOST_ATTRIBUTES, MessageForm, is_attribute};
-use super::destination::{Asked, Can, Delivery, Destination, Kind, Scratch, ScratchError, Wanted};
+use super::destination::{Can, Delivery, Destination, GivenSettings, Kind, Scratch, ScratchError, Wanted};
 use super::ordered_queue::address::{Address, Server, secret, timeout, tls};
 use super::ordered_queue::socket::Tls;
 use super::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
@@ -265,7 +265,7 @@ fn is_url(queue: &str) -> bool {
 }
 
 impl SqsSettings {
-    fn read(asked: &Asked<'_>) -> Result<Self, SettingError> {
+    fn read(asked: &GivenSettings<'_>) -> Result<Self, SettingError> {
         let address = asked.address("region", &format!("{}://REGION", asked.scheme))?;
         let property = |name: &str| asked.property(name);
         let (service, example) =
@@ -378,7 +378,7 @@ fn endpoint(given: &Given, tls: Tls) -> Result<Endpoint, SettingError> {
 
 /// The access keys. Each part is from its property, or else from the address.
 fn keys(
-    asked: &Asked<'_>,
+    asked: &GivenSettings<'_>,
     address: &Given,
     id: Option<String>,
     in_address: Option<Secret>,
@@ -403,7 +403,7 @@ fn attributes(given: &Given) -> Result<Vec<String>, SettingError> {
     Ok(names)
 }
 
-fn base64(asked: &Asked<'_>) -> Result<bool, SettingError> {
+fn base64(asked: &GivenSettings<'_>) -> Result<bool, SettingError> {
     match asked.property("body").map(|given| (given, given.text.as_str())) {
         None | Some((_, "text")) => Ok(false),
         Some((_, "base64")) => Ok(true),

@@ -25,7 +25,7 @@ pub(in crate::sink::kafka) struct Client {
     /// The handles by the topics' numbers. They are dropped first.
     handles: Vec<Option<Handle>>,
     flusher: Thread,
-    wanted: Arc<Wanted>,
+    orders: Arc<FlushOrders>,
     producer: Arc<BaseProducer<Context>>,
     /// Records were handed over since the last flush.
     lingers: bool,
@@ -45,7 +45,7 @@ unsafe impl Send for Handle {}
 /// The override lasts only while the call lasts. A call that does not wait is over before the broker's thread has woken up, two times out
 /// of three. So the call lasts one millisecond, on a thread of its own.
 #[derive(Default)]
-struct Wanted {
+struct FlushOrders {
     flush: AtomicBool,
     end: AtomicBool,
 }
@@ -54,8 +54,8 @@ impl Client {
     pub(in crate::sink::kafka) fn new(producer: BaseProducer<Context>) -> io::Result<Self> {
         let producer = Arc::new(producer);
         producer.context().keep_logged_in(&producer);
-        let wanted = Arc::new(Wanted::default());
-        let (flushed, theirs) = (Arc::clone(&producer), Arc::clone(&wanted));
+        let orders = Arc::new(FlushOrders::default());
+        let (flushed, theirs) = (Arc::clone(&producer), Arc::clone(&orders));
         let flusher = thread::Builder::new().name("kafka-flush".to_owned()).spawn(move || {
             while !theirs.end.load(Ordering::Acquire) {
                 if theirs.flush.swap(false, Ordering::AcqRel) {
@@ -66,7 +66,7 @@ impl Client {
             }
         })?;
         let flusher = flusher.thread().clone();
-        Ok(Self { handles: Vec::new(), flusher, wanted, producer, lingers: false, ended: false })
+        Ok(Self { handles: Vec::new(), flusher, orders, producer, lingers: false, ended: false })
     }
 
     pub(in crate::sink::kafka) fn producer(&self) -> &BaseProducer<Context> {
@@ -123,7 +123,7 @@ impl Client {
     /// Flushes the producer if records were handed over since the last flush. `again`: in any case.
     pub(in crate::sink::kafka) fn flush(&mut self, again: bool) {
         if std::mem::take(&mut self.lingers) || again {
-            self.wanted.flush.store(true, Ordering::Release);
+            self.orders.flush.store(true, Ordering::Release);
             self.flusher.unpark();
         }
     }
@@ -131,7 +131,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.wanted.end.store(true, Ordering::Release);
+        self.orders.end.store(true, Ordering::Release);
         self.flusher.unpark();
     }
 }
