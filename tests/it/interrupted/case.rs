@@ -329,13 +329,13 @@ impl Case {
     pub(crate) fn stopped(&mut self, command: &[&str], nature: Nature, stop: Option<Stop>) -> Ended {
         let tap = StatementTap::start(&address(), |_| true, stop).unwrap();
         let mut process = self.spawn_behind(&tap, command);
-        let (mut code, began) = (None, Instant::now());
+        let (mut code, mut streams_since) = (None, None);
         let waited = wait_until(LONG, "the command to end", || {
             code = process.exited();
-            let has_run = || {
-                let streams = tap.statements().iter().any(|sql| sql.starts_with("START_REPLICATION"));
-                began.elapsed() > STREAMING && streams
-            };
+            if streams_since.is_none() && tap.statements().iter().any(|sql| sql.starts_with("START_REPLICATION")) {
+                streams_since = Some(Instant::now());
+            }
+            let has_run = || streams_since.is_some_and(|since| since.elapsed() > STREAMING);
             let is_over = match nature {
                 Nature::Ends => false,
                 Nature::Retries => is_final(stop) && tap.is_stopped(),

@@ -12,7 +12,7 @@ use walrelay_dev::tap::statements::{Action, Moment, StatementTap, Stop};
 use super::case::{Case, PLAIN, Process, address, all_hold, with};
 use crate::lane::LONG;
 
-/// How long the second command may take while the first one is held. One that waits for the first gets no further.
+/// How long the second command may take after its first statement, while the first one is held. One that waits for the first gets no further.
 const HEAD_START: Duration = Duration::from_millis(1500);
 
 /// A command that writes markers or notes.
@@ -132,14 +132,17 @@ fn heal(case: &mut Case) {
 /// Holds `first` before its `number`-th statement that writes, as long as `second` runs.
 fn overtake(first: Writer, second: Writer, number: usize) -> bool {
     let mut case = prepare(first, second);
+    let before = case.rows();
     let stop = Stop { number, moment: Moment::Before, action: Action::Hold };
     let tap = StatementTap::start(&address(), writes, Some(stop)).unwrap();
     let mut one = case.spawn_behind(&tap, &first.words());
     let wait = wait_until(LONG, "the first command to be held", || Ok(tap.is_stopped() || one.exited().is_some()));
     wait.unwrap_or_else(|error| panic!("{error}: {}", one.stderr()));
     let was_held = tap.is_stopped();
-    let before = case.rows();
-    let mut other = case.spawn(&second.words());
+    let others = StatementTap::start(&address(), |_| true, None).unwrap();
+    let mut other = case.spawn_behind(&others, &second.words());
+    let began = || Ok(!others.statements().is_empty() || other.exited().is_some());
+    wait_until(LONG, "the second command to begin", began).unwrap();
     drop(wait_until(HEAD_START, "the second command", || Ok(other.exited().is_some())));
     tap.release();
     // One that runs gives the other what it waits for.
@@ -172,6 +175,7 @@ fn each_overtakes(first: Writer) {
     }
     end(&mut case, first, &mut process);
     let statements = tap.statements();
+    assert!(!statements.is_empty(), "{first:?} sent nothing that writes through the tap");
     drop(case);
     let jobs: Vec<(Writer, usize)> =
         ALL_WRITERS.iter().flat_map(|second| (1..=statements.len()).map(|number| (*second, number))).collect();
@@ -183,13 +187,15 @@ fn each_overtakes(first: Writer) {
         let was_held = overtake(first, *second, *number);
         held.fetch_add(usize::from(was_held), std::sync::atomic::Ordering::Relaxed);
     });
+    let held = held.into_inner();
     eprintln!(
-        "{first:?}: {} statements that write, {} cases, of which {} were held, in {:?}",
+        "{first:?}: {} statements that write, {} cases, of which {held} were held, in {:?}",
         statements.len(),
         jobs.len(),
-        held.into_inner(),
         began.elapsed()
     );
+    // What there is to do depends on the other command, too.
+    assert!(held * 2 > jobs.len(), "{first:?}: only {held} of {} cases were held", jobs.len());
 }
 
 #[test]
