@@ -2,6 +2,7 @@
 //!
 //! In: `packaging/golden`. Only what a test machine lacks is replaced: addresses, passwords and certificates.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -77,8 +78,9 @@ impl Rendered<'_> {
     }
 }
 
+/// Returns the commands that its objects run.
 #[track_caller]
-fn check(server: &Postgres, name: &str) {
+fn check(server: &Postgres, name: &str) -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/golden");
     let objects = fs::read_to_string(folder.join(name)).unwrap();
     let lane = Lane::on(server, shared_kafka().unwrap());
@@ -115,12 +117,14 @@ fn check(server: &Postgres, name: &str) {
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
     lane.drop_slot(&slot);
     fs::remove_file(&file).unwrap();
+    rendered.commands.iter().map(|arguments| arguments[0].clone()).collect()
 }
 
 #[test]
 fn the_jobs_of_charts_and_kustomizations_have_the_relays_settings() {
     let server = Postgres::start(&server::Options::default()).unwrap();
-    for name in ["helm-full.yaml", "helm-minimal.yaml", "helm-strimzi.yaml", "kustomize-example.yaml"] {
-        check(&server, name);
-    }
+    let files = ["helm-full.yaml", "helm-minimal.yaml", "helm-strimzi.yaml", "kustomize-example.yaml"];
+    let commands: BTreeSet<String> = files.iter().flat_map(|name| check(&server, name)).collect();
+    // Each of them was run by at least one file.
+    assert_eq!(Vec::from_iter(commands), ["check", "prune", "run", "setup", "status", "verify"]);
 }

@@ -229,7 +229,9 @@ fn drawn(what: &str) -> usize {
 fn named(major: u32) -> Option<Vec<Arrangement>> {
     let words = std::env::var("WALRELAY_TEST_ARRANGEMENTS").ok()?;
     let is_named = |one: &Arrangement| words.split(' ').all(|word| one.name().contains(word));
-    Some(Arrangement::all(major).into_iter().filter(is_named).collect())
+    let named: Vec<_> = Arrangement::all(major).into_iter().filter(is_named).collect();
+    assert!(!named.is_empty(), "WALRELAY_TEST_ARRANGEMENTS='{words}' names no arrangement of Postgres {major}");
+    Some(named)
 }
 
 /// Runs one arrangement of each event.
