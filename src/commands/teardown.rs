@@ -5,8 +5,8 @@
 //! Repeatable: what is gone already is nothing to do, and a teardown that was ended is finished by another one. Tables and their rows stay as
 //! they are.
 //!
-//! Invariants: the marker is the last to go, so what an ended teardown has left is found by it. What is dropped is what was agreed to. No lock is kept while a person thinks. So once it is agreed, the lock of those who write
-//! markers is taken, and everything is looked at again.
+//! Invariants: the marker is the last to go, so what an ended teardown has left is found by it. What is dropped is what was agreed to. No lock
+//! is kept while a person thinks. So once it is agreed, the lock of those who write markers is taken, and everything is looked at again.
 
 use super::dialogue::Finishing;
 use super::error::CommandError;

@@ -8,6 +8,7 @@ use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 use rustix::process::Signal;
+use walrelay_dev::consume;
 use walrelay_dev::kafka::{self, Kafka};
 use walrelay_dev::process::wait_until;
 
@@ -172,6 +173,24 @@ fn a_start_without_the_topic_of_progress_that_was_there_stops_and_says_what_it_m
     relay.start_again().unwrap();
     insert(&lane, 201, 300);
     each_once(&lane.records("order"), 300);
+    assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
+}
+
+/// Without it, nobody could tell a slot that was read and has no progress yet from one whose progress is gone.
+#[test]
+fn the_first_progress_is_committed_before_there_is_a_row() {
+    let (_kafka, lane) = lane_whose_progress_goes();
+    let mut relay = lane.streaming(&[EXACTLY_ONCE]);
+    wait_until(LONG, "the first progress", || {
+        let kept = consume::read_to_end(&lane.client, &["walrelay.progress"])?;
+        Ok(kept.iter().any(|record| record.value_text().contains("\"0/0\"")))
+    })
+    .unwrap_or_else(|error| panic!("{error}: {}", relay.log()));
+    assert!(lane.records_now("order").is_empty());
+    relay.kill9().unwrap();
+    insert(&lane, 1, 100);
+    relay.start_again().unwrap();
+    each_once(&lane.records("order"), 100);
     assert_eq!(relay.terminate(LONG).unwrap().code, 0, "{}", relay.log());
 }
 
