@@ -69,8 +69,12 @@ pub struct Outbox {
     details_as_of: Lsn,
     /// See [`Outbox::readings`].
     readings: Vec<TableReading>,
-    /// See [`Outbox::has_noted_id`].
+    /// The id's column of each table, when [`Outbox::published`] last took them all.
     ids: BTreeMap<RelationId, String>,
+    /// Whether those are the columns of the latest catalog.
+    has_ids: bool,
+    /// The tables that have had another id column since this process began.
+    other_ids: BTreeSet<RelationId>,
     /// The tables that are or were published. `None`: the publication was not read yet.
     known: Option<BTreeSet<RelationId>>,
     /// See [`Outbox::take_new_tables`].
@@ -81,8 +85,8 @@ pub struct Outbox {
 /// The columns that a table's records are made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableReading {
-    /// `schema.table`.
-    pub table: String,
+    /// The table, or the topmost one above a partition.
+    pub table: TableName,
     /// Each role with its column: see [`TablePlan::roles`].
     pub columns: Vec<(String, String)>,
     /// Whether its records have no key although no setting asks for that.
@@ -206,6 +210,8 @@ impl Outbox {
             details_as_of: Lsn::ZERO,
             readings: Vec::new(),
             ids: BTreeMap::new(),
+            has_ids: false,
+            other_ids: BTreeSet::new(),
             known: None,
             new_tables: Vec::new(),
             scratch: record::Scratch::default(),
@@ -277,7 +283,7 @@ impl Outbox {
         self.unmappable = None;
         self.tables.published(tables);
         self.readings.clear();
-        self.ids.clear();
+        self.has_ids = false;
         for table in tables {
             self.domains.add_from_catalog(&table.domains);
         }
@@ -295,7 +301,10 @@ impl Outbox {
         let id_of = |(table, plan): (&&PublishedTable, &TablePlan)| {
             Some((table.relation.id, plan.column(Role::Id)?.to_owned()))
         };
-        self.ids = covered.iter().zip(&plans).filter_map(id_of).collect();
+        let ids: BTreeMap<_, _> = covered.iter().zip(&plans).filter_map(id_of).collect();
+        let is_other = |table: &&RelationId| ids.get(table).is_some_and(|now| self.ids.get(table) != Some(now));
+        self.other_ids.extend(self.ids.keys().filter(is_other));
+        (self.ids, self.has_ids) = (ids, true);
         self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
         self.readings.dedup();
         self.check_envelopes_alike(&plans)?;
@@ -332,16 +341,15 @@ impl Outbox {
         &self.readings
     }
 
-    /// Whether the ids of a table's rows come from the column that [`Outbox::readings`] has for it: not if another column has taken its role in
-    /// the stream, before or after the catalog was read.
+    /// Whether the ids of all rows of a table, of those in flight too, come from the column that [`Outbox::readings`] has for it: not if another
+    /// column has had its role in the stream or in the catalog since this process began, nor while a table cannot be mapped.
     pub fn has_noted_id(&self, relation: RelationId) -> bool {
-        let now = self.plan(relation).and_then(|plan| plan.column(Role::Id));
-        self.ids.get(&relation).is_none_or(|noted| now.is_none_or(|now| now == noted))
+        self.has_ids && !self.other_ids.contains(&relation)
     }
 
     fn reading(&self, table: &PublishedTable, plan: &TablePlan) -> TableReading {
         let lacks_key = plan.column(Role::Key).is_none() && self.mapping.key_column.as_deref() != Some("");
-        TableReading { table: TableName::of_whole(table).to_string(), columns: plan.roles(), lacks_key }
+        TableReading { table: TableName::of_whole(table), columns: plan.roles(), lacks_key }
     }
 
     /// The catalog had a table at `position` that cannot be mapped. Earlier transactions come with the tables of their time, which may
@@ -407,6 +415,10 @@ impl Outbox {
                 .plan_if_mappable(relation)
                 .map_or(RelationEntry::NotPublished, |plan| RelationEntry::Removed(Box::new(plan))),
         };
+        let now = entry.plan().and_then(|plan| plan.column(Role::Id));
+        if now.is_some_and(|now| self.ids.get(&id).is_some_and(|noted| noted != now)) {
+            self.other_ids.insert(id);
+        }
         self.relations.insert(id, entry);
         Ok(())
     }

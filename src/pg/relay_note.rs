@@ -8,7 +8,7 @@
 //! form that is not known is a newer version's. It may say that the relay did not read a table, so nothing is known from the other notes of the
 //! slot either (`StoredNote::Unknown`), and it is never changed.
 
-use super::connection::Connection;
+use super::connection::{Connection, Row};
 use super::error::Error;
 use super::large_object_state::{self as state, Note};
 use super::marker;
@@ -32,7 +32,8 @@ pub(crate) struct RelayNote {
     pub(crate) at: Lsn,
     /// The tables that it reads (`pg_class.oid`), or [`ALL`], each with the position since which it does.
     pub(crate) reads: BTreeMap<String, Lsn>,
-    /// The id's column of each table (`schema.table`), with the position since which it is that one.
+    /// The id's column of each table (`pg_class.oid`, of partitions the topmost table above them), with the position since which it is that one.
+    /// Also of tables that it does not read now: rows that it has skipped are listed by that column. A table that is not here has no such row.
     pub(crate) ids: BTreeMap<String, (String, Lsn)>,
     /// Whether it leaves out rows that a subscription applied.
     #[serde(default)]
@@ -44,8 +45,8 @@ pub(crate) struct RelayNote {
 pub(crate) struct Reading {
     /// The names of the tables: schema and name. Empty: all tables of the publication.
     pub(crate) tables: Vec<(String, String)>,
-    /// The id's column of each table (`schema.table`).
-    pub(crate) ids: BTreeMap<String, String>,
+    /// The id's column of each table: schema and name.
+    pub(crate) ids: BTreeMap<(String, String), String>,
     /// Whether rows are left out that a subscription applied.
     pub(crate) only_local: bool,
 }
@@ -58,6 +59,12 @@ impl RelayNote {
         named.chain(self.reads.get(ALL)).min().copied()
     }
 
+    /// The id's column of a table, with the position since which it is that one. `chain`: as for [`Self::since`]. `None`: no row of it is listed
+    /// by its id.
+    pub(crate) fn id(&self, chain: &[u32]) -> Option<&(String, Lsn)> {
+        self.ids.get(&chain.last()?.to_string())
+    }
+
     /// The note that follows `former`, for a relay that reads the slot from `position` on. `unread`: nobody has read the slot before.
     fn next(former: Option<&Self>, token: &str, now: &Self, position: Lsn, unread: bool) -> Self {
         let new = if former.is_none() && unread { Lsn::ZERO } else { position };
@@ -65,19 +72,18 @@ impl RelayNote {
         let former = former.filter(|former| now.only_local || !former.only_local);
         let all = former.and_then(|former| former.reads.get(ALL)).copied();
         let since = |table: &String| former.and_then(|former| former.reads.get(table).copied()).or(all).unwrap_or(new);
-        let since_id = |table: &String, column: &String| {
-            let found = former.and_then(|former| former.ids.get(table));
-            match found {
-                Some((before, since)) if before == column => *since,
-                Some(_) => position,
-                None => Lsn::ZERO,
+        let mut ids = former.map(|former| former.ids.clone()).unwrap_or_default();
+        for (table, (column, _)) in &now.ids {
+            let known = ids.entry(table.clone()).or_insert_with(|| (column.clone(), Lsn::ZERO));
+            if known.0 != *column {
+                *known = (column.clone(), position);
             }
-        };
+        }
         Self {
             token: token.to_owned(),
             at: now.at,
             reads: now.reads.keys().map(|table| (table.clone(), since(table))).collect(),
-            ids: now.ids.iter().map(|(table, (id, _))| (table.clone(), (id.clone(), since_id(table, id)))).collect(),
+            ids,
             only_local: now.only_local,
         }
     }
@@ -171,29 +177,39 @@ pub(crate) fn keep(
     let Some(token) = marker::token_of_here(connection, comment, slot)? else { return Ok(Noted::Yes) };
     let listed = marker::statements(comment, slot).first().map(|listed| listed.at).unwrap_or_default();
     let stored = read(connection, (publication, slot), &token)?;
-    let is_any = stored != StoredNote::Nothing;
+    let (is_any, is_unknown) = (stored != StoredNote::Nothing, matches!(stored, StoredNote::Unknown { .. }));
     let former = match stored {
         StoredNote::Known { note, own } => Some((note, own)),
         StoredNote::Nothing | StoredNote::Unknown { .. } => None,
     };
-    let reads = if reading.tables.is_empty() { vec![ALL.to_owned()] } else { oids(connection, &reading.tables)? };
+    let oids = oids(connection, reading.tables.iter().chain(reading.ids.keys()))?;
+    let named = reading.tables.iter().filter_map(|table| oids.get(table).cloned());
+    let reads = if reading.tables.is_empty() { vec![ALL.to_owned()] } else { named.collect() };
+    let id_of = |(table, id): (&_, &String)| Some((oids.get(table)?.clone(), (id.clone(), Lsn::ZERO)));
     let now = RelayNote {
         at: Lsn::ZERO,
         token: String::new(),
         reads: reads.into_iter().map(|table| (table, Lsn::ZERO)).collect(),
-        ids: reading.ids.iter().map(|(table, id)| (table.clone(), (id.clone(), Lsn::ZERO))).collect(),
+        ids: reading.ids.iter().filter_map(id_of).collect(),
         only_local: reading.only_local,
     };
-    let before = former.as_ref().map(|(note, _)| note).filter(|_| !accepted);
-    let mut note = RelayNote::next(before, &token, &now, position, !is_any && position <= listed && !accepted);
-    let is_said = former.as_ref().is_some_and(|(former, _)| former.says_same(&note));
+    let next = |before: Option<&RelayNote>| {
+        let unread = before.is_none() && !is_unknown && position <= listed && !accepted;
+        RelayNote::next(before.filter(|_| !accepted), &token, &now, position, unread)
+    };
+    let is_said = former.as_ref().is_some_and(|(former, _)| former.says_same(&next(Some(former))));
     if is_said && former.as_ref().is_some_and(|(_, own)| *own) {
         return Ok(Noted::Yes);
     }
     let written = at(connection).and_then(|at| {
-        note.at = at;
-        let text = json(&note);
-        state::update(connection, &prefix(slot), |text| parse(text).is_some(), |_| Some(text))
+        // Another process of this role may have written since.
+        let after = |own: Option<&str>| {
+            let own = own.and_then(parse).filter(|own| own.token == token && !is_unknown);
+            let notes = former.as_ref().map(|(note, _)| note).into_iter().chain(&own);
+            let latest = notes.max_by_key(|note| note.at);
+            Some(json(&RelayNote { at, ..next(latest) }))
+        };
+        state::update(connection, &prefix(slot), |text| parse(text).is_some(), after)
     });
     match written {
         // The note of another role says it, too.
@@ -207,16 +223,24 @@ fn at(connection: &mut Connection) -> Result<Lsn, Error> {
     Ok(connection.value("SELECT pg_catalog.pg_current_wal_insert_lsn()")?.unwrap_or_default())
 }
 
-/// The oids of tables, as texts. A table that is not there is left out.
-fn oids(connection: &mut Connection, tables: &[(String, String)]) -> Result<Vec<String>, Error> {
+/// The oids of tables, as texts, by schema and name. A table that is not there is left out.
+fn oids<'a>(
+    connection: &mut Connection,
+    tables: impl Iterator<Item = &'a (String, String)>,
+) -> Result<BTreeMap<(String, String), String>, Error> {
     let names: Vec<String> =
-        tables.iter().map(|(schema, name)| format!("({}, {})", super::literal(schema), super::literal(name))).collect();
+        tables.map(|(schema, name)| format!("({}, {})", super::literal(schema), super::literal(name))).collect();
+    if names.is_empty() {
+        return Ok(BTreeMap::new());
+    }
     let rows = connection.query(&format!(
-        "SELECT c.oid FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        "SELECT n.nspname, c.relname, c.oid FROM pg_catalog.pg_class AS c
+           JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
           WHERE (n.nspname::text, c.relname::text) IN ({})",
         names.join(", ")
     ))?;
-    Ok(rows.iter().filter_map(|row| row.text(0).map(str::to_owned)).collect())
+    let text = |row: &Row, index| row.text(index).map(str::to_owned);
+    Ok(rows.iter().filter_map(|row| Some(((text(row, 0)?, text(row, 1)?), text(row, 2)?))).collect())
 }
 
 /// The beginning of the notes of a slot.
@@ -250,7 +274,7 @@ mod tests {
             token: "a1b2.77.5".to_owned(),
             at: Lsn::new(1000),
             reads: [("16385".to_owned(), Lsn::new(500))].into(),
-            ids: [("public.outbox".to_owned(), ("event_id".to_owned(), Lsn::new(500)))].into(),
+            ids: [("16385".to_owned(), ("event_id".to_owned(), Lsn::new(500)))].into(),
             only_local: true,
         };
         assert_written("relay-note.txt", &format!("{}{}\n", prefix("shop"), json(&note)));
@@ -286,7 +310,7 @@ mod tests {
     }
 
     fn with_id(column: &str, since: u64, note: RelayNote) -> RelayNote {
-        RelayNote { ids: [("public.a".to_owned(), (column.to_owned(), Lsn::new(since)))].into(), ..note }
+        RelayNote { ids: [("1".to_owned(), (column.to_owned(), Lsn::new(since)))].into(), ..note }
     }
 
     #[track_caller]
@@ -319,6 +343,16 @@ mod tests {
         let before = with_id("id", 0, table());
         check(Some(&before), &with_id("id", 0, table()), false, &before);
         check(Some(&before), &with_id("event_id", 0, table()), false, &with_id("event_id", 500, table()));
+    }
+
+    /// A start that ends since another table cannot be mapped names no column.
+    #[test]
+    fn the_id_column_of_a_table_is_remembered_where_a_relay_does_not_name_one() {
+        let table = || reads(&[("1", 0)]);
+        let before = with_id("id", 0, table());
+        check(Some(&before), &table(), false, &before);
+        check(None, &table(), true, &table());
+        check(Some(&table()), &with_id("event_id", 0, table()), false, &with_id("event_id", 0, table()));
     }
 
     #[test]

@@ -102,10 +102,10 @@ impl KnownServer {
         for reading in readings.iter().filter(|reading| !self.readings.contains(reading)) {
             let columns: Vec<String> =
                 reading.columns.iter().map(|(role, column)| format!("{role}={column}")).collect();
-            tracing::info!(table = reading.table, columns = columns.join(" "), "reading table");
+            tracing::info!(table = %reading.table, columns = columns.join(" "), "reading table");
             if reading.lacks_key {
                 tracing::warn!(
-                    table = reading.table,
+                    table = %reading.table,
                     hint = "walrelay check, with the same flags, says what gives them one; --key-column '' if they need none",
                     "records have no key: they spread over the partitions, and consumers see them in no order"
                 );
@@ -494,7 +494,7 @@ fn reading(target: &StreamTarget, listed: &[PublishedTable], outbox: &mut Outbox
     let id = Role::Id.to_string();
     let id_of = |reading: &TableReading| {
         let (_, column) = reading.columns.iter().find(|(role, _)| *role == id)?;
-        Some((reading.table.clone(), column.clone()))
+        Some(((reading.table.schema.clone(), reading.table.name.clone()), column.clone()))
     };
     let ids = outbox.readings().iter().filter_map(id_of).collect();
     let named = target.tables.iter().map(|table| (table.schema.clone(), table.name.clone()));

@@ -108,8 +108,7 @@ impl Evidence {
 
     /// The id's column of a table, as the relay reads it. `None`: its note does not say.
     pub(super) fn id(&self, table: u32) -> Option<String> {
-        let root = self.all.get(&table)?.chain.last()?;
-        let (column, _) = self.relay.ids.get(&self.all.get(root)?.shown())?;
+        let (column, _) = self.relay.id(&self.all.get(&table)?.chain)?;
         Some(column.clone())
     }
 
@@ -146,8 +145,7 @@ impl Evidence {
         }
         let Some(known) = self.known.since(leaf, &self.all) else { return Some(Why::Unknown) };
         let Some(read) = self.relay.since(&leaf.chain) else { return Some(Why::NotRead) };
-        let root = leaf.chain.last().and_then(|root| self.all.get(root)).map(Leaf::shown);
-        let by_id = root.and_then(|root| self.relay.ids.get(&root)).map(|(_, since)| *since).unwrap_or_default();
+        let by_id = self.relay.id(&leaf.chain).map(|(_, since)| *since).unwrap_or_default();
         (read.max(by_id) > known).then_some(Why::ReadLater)
     }
 

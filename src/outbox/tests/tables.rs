@@ -251,18 +251,38 @@ fn a_table_that_cannot_be_attached_is_not_asked_for() {
     );
 }
 
+/// Rows may be in flight whose ids come from the other column.
 #[test]
-fn an_id_is_that_of_the_noted_column_while_it_has_the_role_in_stream_and_catalog() {
-    let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
+fn an_id_is_that_of_the_noted_column_if_no_other_one_has_had_its_role() {
     let (first, mut later) = (debezium(), debezium());
     later.columns.first_mut().unwrap().0 = "event_id".into();
     for (noted, other) in [(&first, &later), (&later, &first)] {
+        let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
+        assert!(!outbox.has_noted_id(RELATION), "nothing is noted yet");
         outbox.published(&found(noted, false)).unwrap();
         outbox.relation(&noted.relation()).unwrap();
         assert!(outbox.has_noted_id(RELATION) && outbox.has_noted_id(RELATION + 1));
         outbox.relation(&other.relation()).unwrap();
         assert!(!outbox.has_noted_id(RELATION));
+        outbox.relation(&noted.relation()).unwrap();
+        outbox.published(&found(noted, false)).unwrap();
+        assert!(!outbox.has_noted_id(RELATION) && outbox.has_noted_id(RELATION + 1));
+        let mut outbox = Outbox::new(defaults(), Vec::new()).unwrap();
+        outbox.published(&found(noted, false)).unwrap();
+        outbox.published(&found(other, false)).unwrap();
+        assert!(!outbox.has_noted_id(RELATION) && outbox.has_noted_id(RELATION + 1));
     }
+}
+
+#[test]
+fn while_a_table_cannot_be_mapped_no_id_is_that_of_the_noted_column() {
+    let mut outbox = Outbox::new(Mapping { payload_column: Some("payload".into()), ..defaults() }, Vec::new()).unwrap();
+    let (good, mut bad) = (debezium(), debezium());
+    bad.columns.retain(|(name, ..)| name != "payload");
+    outbox.published(&found(&good, false)).unwrap();
+    assert!(outbox.has_noted_id(RELATION));
+    outbox.published(&found(&bad, false)).unwrap_err();
+    assert!(!outbox.has_noted_id(RELATION));
 }
 
 #[test]
