@@ -92,10 +92,15 @@ impl Known {
     /// The latest position for which a record says of the table that its rows until then are published. `None`: no record does. `all`: the
     /// tables as they are now.
     pub(crate) fn since(&self, leaf: &Leaf, all: &BTreeMap<u32, Leaf>) -> Option<Lsn> {
+        self.recorded(leaf).max(self.is_listed(leaf, all).then_some(self.listed.at))
+    }
+
+    /// As [`Self::since`], by the records that name the table itself. They outlive that it is rewritten.
+    fn recorded(&self, leaf: &Leaf) -> Option<Lsn> {
         let fingerprint = leaf.fingerprint.as_ref()?;
         let stated = self.stated.iter().filter(|(oid, known, _)| *oid == leaf.oid && known == fingerprint);
-        let stated = stated.map(|(_, _, at)| *at);
-        stated.chain(self.is_listed(leaf, all).then_some(self.listed.at)).max()
+        let listed = (self.listed.known.get(&leaf.oid) == Some(fingerprint)).then_some(self.listed.at);
+        stated.map(|(_, _, at)| *at).chain(listed).max()
     }
 
     /// Whether the marker lists the table as empty, or the table was created later, in a partitioned table that it lists.
@@ -156,7 +161,7 @@ fn parse(text: &str) -> Option<LeafNote> {
     serde_json::from_str(text).ok()
 }
 
-/// Notes those tables of the publication that have no row now, and of which nothing is known since the relay reads them.
+/// Notes those tables of the publication that have no row now, and that no record names since the relay reads them.
 ///
 /// # Errors
 /// As [`note`], or a table is locked.
@@ -169,9 +174,8 @@ pub(crate) fn note_empty(connection: &mut Connection, publication: &str, slot: &
     // Before version 15 a walsender may not notice that a table was attached: see `leaves::empty_list`.
     let may_be = |leaf: &&Leaf| is_fifteen || leaf.is_born || leaf.parent().is_none();
     let relay = relay_note::read(connection, (publication, slot), &known.token)?.note().unwrap_or_default();
-    let is_known = |leaf: &Leaf| {
-        known.since(leaf, &all).is_some_and(|at| relay.since(&leaf.chain).is_none_or(|since| since <= at))
-    };
+    let is_known =
+        |leaf: &Leaf| known.recorded(leaf).is_some_and(|at| relay.since(&leaf.chain).is_none_or(|since| since <= at));
     let unknown: Vec<&Leaf> = all
         .values()
         .filter(|leaf| !leaf.is_partitioned && leaf.fingerprint.is_some() && !is_known(leaf))
