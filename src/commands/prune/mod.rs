@@ -274,9 +274,14 @@ impl Round<'_> {
     /// The rows that may go.
     fn condition(&self, table: &Table) -> String {
         let older = table.age.older_than(self.request.older_than);
+        self.kept(table).map_or_else(|| older.clone(), |kept| format!("{older} AND NOT ({kept})"))
+    }
+
+    /// The condition of the rows that stay, however old they are: the relay has skipped them, or no shard has them.
+    fn kept(&self, table: &Table) -> Option<String> {
         let of_none = table.shared.as_ref().map(|shared| format!("({shared}) IS NOT TRUE"));
         let keeps: Vec<String> = self.skipped.condition(table, "").into_iter().chain(of_none).collect();
-        if keeps.is_empty() { older } else { format!("{older} AND NOT ({})", keeps.join(" OR ")) }
+        Some(keeps.join(" OR ")).filter(|kept| !kept.is_empty())
     }
 
     fn count(&mut self, table: &Table, condition: &str, out: &mut dyn Write) -> Result<(), CommandError> {

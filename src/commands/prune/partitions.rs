@@ -136,7 +136,7 @@ fn drop_partition(
             drop(locker.query("ROLLBACK"));
             return Err(error);
         }
-        Ok(()) if has_skipped(round, table, name)? => "rows that the relay skipped stay in",
+        Ok(()) if has_kept(round, table, name)? => "rows that the relay skipped, or that are in no shard, stay in",
         Ok(()) => {
             let drop = format!("ALTER TABLE {parent} DETACH PARTITION {name}; DROP TABLE {name}");
             if is_locked(locker, &format!("LOCK TABLE ONLY {parent} IN ACCESS EXCLUSIVE MODE; {drop}"))? {
@@ -161,9 +161,9 @@ fn is_locked(locker: &mut Connection, sql: &str) -> Result<bool, pg::Error> {
     }
 }
 
-/// Whether a partition has rows that the relay has skipped.
-fn has_skipped(round: &mut Round<'_>, table: &Table, name: &str) -> Result<bool, pg::Error> {
-    let Some(skipped) = round.skipped.condition(table, "") else { return Ok(false) };
-    let one = format!("SELECT FROM {name} WHERE {skipped} LIMIT 1");
+/// Whether a partition has rows that stay, however old they are.
+fn has_kept(round: &mut Round<'_>, table: &Table, name: &str) -> Result<bool, pg::Error> {
+    let Some(kept) = round.kept(table) else { return Ok(false) };
+    let one = format!("SELECT FROM {name} WHERE {kept} LIMIT 1");
     Ok(!round.connection.query_within(&one, row_cursor::PATIENCE)?.is_empty())
 }
