@@ -52,12 +52,13 @@ fn others(connection: &mut Connection) -> Result<Vec<OtherSlot>, pg::Error> {
     Ok(rows.iter().filter_map(other).collect())
 }
 
-/// The publications that the statement of a reader names. `None`: it names none any more, or is cut off (`track_activity_query_size`). The
-/// option's value is a text of SQL, and in it a list of identifiers, which need quotes only as elsewhere in SQL.
+/// The publications that the statement of a reader names. `None`: it names none any more, is cut off (`track_activity_query_size`), or reads by
+/// a function of SQL, whose arguments may be anything. The option's value is a text of SQL, and in it a list of identifiers, which need quotes
+/// only as elsewhere in SQL.
 fn publications(statement: &str) -> Option<Vec<String>> {
     /// Neither a statement nor a name has it.
     const QUOTE: &str = "\0";
-    let (_, options) = statement.split_once('(')?;
+    let (_, options) = statement.trim_start().strip_prefix("START_REPLICATION ")?.split_once('(')?;
     let (_, value) = options.split_once("publication_names")?.1.split_once('\'')?;
     let value = value.replace("''", QUOTE);
     let list = value.split_once('\'')?.0.replace(QUOTE, "'").replace("\"\"", QUOTE);
@@ -65,7 +66,7 @@ fn publications(statement: &str) -> Option<Vec<String>> {
         0 => part.split(',').map(|name| name.trim().to_lowercase()).filter(|name| !name.is_empty()).collect(),
         _ => vec![part.replace(QUOTE, "\"")],
     });
-    Some(names.collect())
+    Some(names.collect()).filter(|names: &Vec<_>| !names.is_empty())
 }
 
 /// The publications of the database whose markers name a slot, or say that it is to be created.
@@ -101,14 +102,18 @@ mod tests {
         check("'walrelay', messages 'true')", Some(&["walrelay"]));
         check(r#"'Dbz , "a,""B" ,c')"#, Some(&["dbz", "a,\"B", "c"]));
         check(r#"'"it''s",other')"#, Some(&["it's", "other"]));
-        check("'')", Some(&[]));
     }
 
     #[test]
     fn a_statement_that_is_cut_off_or_names_no_publication_shows_nothing() {
         check("'a,b", None);
         check("'a''", None);
-        for statement in ["SELECT 1", r#"START_REPLICATION SLOT "publication_names" LOGICAL 0/0 (proto_version '1')"#] {
+        check("'')", None);
+        for statement in [
+            "SELECT 1",
+            r#"START_REPLICATION SLOT "publication_names" LOGICAL 0/0 (proto_version '1')"#,
+            "SELECT * FROM pg_logical_slot_get_binary_changes('s', NULL, NULL, 'proto_version', '1', 'publication_names', 'a')",
+        ] {
             assert_eq!(publications(statement), None, "{statement}");
         }
     }
