@@ -305,7 +305,7 @@ impl RunError {
             "replication slot \"{slot}\" is at {confirmed} and was read up to {read}: nothing proves that it is the slot that was read, so rows in between may be in none"
         );
         let remedy = Remedy::from(format!(
-            "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, "
+            "either it was dropped and created again, or advanced by hand (Terraform, Patroni, walrelay teardown and setup, pg_replication_slot_advance): rows committed between {read} and {confirmed} are in no slot, so compare the table with the topic, then, as the publication's owner, "
         ))
         .and(setup().set("--slot", slot).flag("--after-loss"))
         .and(format!(

@@ -202,7 +202,8 @@ fn refuse(request: &SetupRequest, facts: &SetupFacts) -> Result<(), CommandError
     if let Some(line) = unknown.filter(|_| intent(request, facts).is_some() || mark(request, facts).is_some()) {
         return Err(RunError::unknown_marker(&request.slot, &request.publication, line).into());
     }
-    if let Some(found) = facts.publication.as_ref().filter(|found| !found.mark.owned && facts.slot.is_none()) {
+    let marks = facts.slot.is_none() || request.after_loss;
+    if let Some(found) = facts.publication.as_ref().filter(|found| !found.mark.owned && marks) {
         let (comment, user) = (found.mark.comment.as_deref(), &facts.server.user);
         return Err(CommandError::not_markable(
             &request.publication,

@@ -315,6 +315,12 @@ fn no_slot_is_created_that_the_role_could_not_mark() {
     let error = plan(&request, &facts).unwrap_err();
     assert!(error.kind == ExitKind::Operator && error.to_string().contains("nothing was changed"), "{error}");
     assert!(error.remedy.unwrap().to_string().contains("ALTER PUBLICATION \"walrelay\" OWNER TO \"app\";"));
+    // What `--after-loss` records, it could not record either.
+    let mut request = request;
+    facts.slot = complete(&request).slot;
+    assert!(plan(&request, &facts).unwrap().steps.is_empty());
+    request.after_loss = true;
+    assert!(plan(&request, &facts).unwrap_err().to_string().contains("nothing was changed"));
 }
 
 #[test]
