@@ -1,5 +1,7 @@
 //! `walrelay verify` with NATS and Redis: no alarm through kills, faults are found, and what is gone is not judged. Queues cannot be read.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use walrelay_dev::brokers::{Broker, Kind, Reply, shared};
 use walrelay_dev::relay::{self, Relay};
@@ -216,6 +218,81 @@ fn what_is_purged_from_nats_in_the_window_is_not_judged() {
     let _relay = start(&lane, &url, &[]);
     let purge = || drop(client(nats).api(&format!("STREAM.PURGE.{}", lane.name), &json!({ "keep": 5 })).unwrap());
     deleted_meanwhile_is_not_judged(&lane, &url, "messages of its stream were deleted before they were read", &purge);
+}
+
+/// Rows 1 to 10 come before `changed` is called, and rows 11 to 20 come behind it, while the comparison is held. These are not judged.
+#[track_caller]
+fn changed_in_the_window(lane: &Lane, url: &str, reason: &str, changed: &dyn Fn()) {
+    let mut comparison = comparing(lane, url, &["--wait=5s"]);
+    let mut client = lane.connect();
+    insert(&mut client, 1, 10);
+    lane.wait_confirmed();
+    // Their records are read meanwhile. Those that are not are not judged either.
+    std::thread::sleep(Duration::from_secs(1));
+    comparison.signal(rustix::process::Signal::STOP).unwrap();
+    changed();
+    insert(&mut client, 11, 20);
+    lane.wait_confirmed();
+    comparison.signal(rustix::process::Signal::CONT).unwrap();
+    let (code, report, log) = verdict(&mut comparison);
+    let not_judged = report["not_judged"].as_u64().unwrap();
+    let right = if not_judged < 20 { format!("right {}, ", 20 - not_judged) } else { String::new() };
+    let report = check((code, report, log), 1, &format!("rows 20, {right}not_judged {not_judged}"));
+    assert!(not_judged >= 10 && report["reasons"].to_string().contains(reason), "{report:#}");
+}
+
+#[test]
+fn a_stream_that_is_created_again_in_the_window_is_not_read_further() {
+    let nats = shared(Kind::Nats).unwrap();
+    let url = nats.url();
+    let lane = with_stream(nats, &json!({}));
+    let _relay = start(&lane, &url, &[]);
+    let again = || {
+        let mut client = client(nats);
+        client.api(&format!("STREAM.DELETE.{}", lane.name), &Value::Null).unwrap();
+        client.create_stream(&lane.name, &[&format!("{}.>", lane.name)], &json!({})).unwrap();
+    };
+    changed_in_the_window(&lane, &url, "its stream was deleted and created again", &again);
+}
+
+#[test]
+fn a_subject_that_moves_to_another_stream_in_the_window_is_not_read_there() {
+    let nats = shared(Kind::Nats).unwrap();
+    let url = nats.url();
+    let lane = with_stream(nats, &json!({}));
+    let _relay = start(&lane, &url, &[]);
+    let moved = || {
+        let mut client = client(nats);
+        client.update_stream(&lane.name, &json!({ "subjects": [format!("{}.other", lane.name)] })).unwrap();
+        client.create_stream(&format!("{}_2", lane.name), &[&lane.topic("order")], &json!({})).unwrap();
+    };
+    changed_in_the_window(&lane, &url, "it has moved to another stream", &moved);
+}
+
+#[test]
+fn a_subject_that_no_stream_takes_is_not_said_to_be_deleted() {
+    let nats = shared(Kind::Nats).unwrap();
+    let url = nats.url();
+    let lane = lane();
+    let mut comparison = comparing(&lane, &url, &[]);
+    lane.sql("INSERT INTO outbox VALUES ('lost', 'order', 'k', 't', '1')");
+    advance(&lane);
+    let report = check(verdict(&mut comparison), 1, "rows 1, not_judged 1");
+    assert!(report["reasons"].to_string().contains("no stream takes it"), "{report:#}");
+}
+
+#[test]
+fn more_subjects_than_are_asked_about_at_once_are_read() {
+    let nats = shared(Kind::Nats).unwrap();
+    let url = nats.url();
+    let lane = with_stream(nats, &json!({}));
+    with_age(&lane);
+    let _relay = start(&lane, &url, &[]);
+    let mut comparison = comparing(&lane, &url, &[]);
+    lane.sql("INSERT INTO outbox SELECT 'r' || i, 'topic' || i, 'k', 't', '1' FROM generate_series(1, 1100) AS i");
+    lane.wait_confirmed();
+    check(verdict(&mut comparison), 0, "rows 1100, right 1100");
+    check(since(&lane, &url, &[]), 0, "rows 1100, right 1100");
 }
 
 #[test]

@@ -529,22 +529,27 @@ impl NatsConnection {
     /// # Errors
     /// The connection is lost, or no answer comes.
     pub(super) async fn ask(&mut self, subject: &str, data: &str) -> Result<Answered, Failure> {
-        Ok(self.ask_all(subject, &[data.to_owned()], usize::MAX).await?.pop().unwrap_or(Answered::Forbidden))
+        Ok(self
+            .ask_all(&[(subject.to_owned(), data.to_owned())], usize::MAX)
+            .await?
+            .pop()
+            .unwrap_or(Answered::Forbidden))
     }
 
-    /// Asks several questions at once, while no message is under way. The answers are in their order. If the user may not ask, there is only
-    /// that answer. `most`: once the answers have so many bytes, the later ones are not awaited.
+    /// Asks several questions at once, while no message is under way: each a subject, and data. The answers are in their order. If the user may
+    /// not ask, there is only that answer. `most`: once the answers have so many bytes, the later ones are not awaited.
     ///
     /// # Errors
     /// As [`NatsConnection::ask`].
     pub(super) async fn ask_all(
         &mut self,
-        subject: &str,
-        questions: &[String],
+        questions: &[(String, String)],
         most: usize,
     ) -> Result<Vec<Answered>, Failure> {
         let Self { client, events, address, timeout, .. } = self;
-        let asked = |data: &String| client.request(subject.to_owned(), Bytes::copy_from_slice(data.as_bytes()));
+        let asked = |(subject, data): &(String, String)| {
+            client.request(subject.clone(), Bytes::copy_from_slice(data.as_bytes()))
+        };
         let mut asking: FuturesOrdered<_> = questions.iter().map(asked).collect();
         let (mut answers, mut bytes) = (Vec::with_capacity(questions.len()), 0);
         while bytes < most {

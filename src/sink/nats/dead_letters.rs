@@ -144,7 +144,7 @@ impl DeadLetterPages for SubjectPages {
 }
 
 /// Asks the API. Returns an answer that is no error.
-pub(super) async fn answer(
+async fn answer(
     connection: &mut NatsConnection,
     subject: &str,
     request: &str,

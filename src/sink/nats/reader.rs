@@ -1,7 +1,7 @@
 //! [`StreamReader`]: reads the messages of streams, each from a sequence number on, for as long as it is asked.
 //!
 //! ```text
-//!  subject ─► its stream ─► messages by their numbers, many questions at once ─► those of subjects that are read
+//!  subject ─► its first stream ─► messages by their numbers, many questions at once ─► those of subjects that are read
 //! ```
 //!
 //! In: settings, subjects, numbers. Out: records, ends, positions, and the reasons for which messages may have gone unread. It writes nothing,
@@ -9,15 +9,16 @@
 //! stream's sequence numbers.
 //!
 //! A stream is read from front to end, also for subjects that are named later: once a mark names a prefix, messages of all subjects with it
-//! are given out.
+//! are given out. Streams are known from the mark on. A subject belongs to the first stream that was seen to take it. If it is in another one
+//! later, its numbers begin again, so its messages there are not given out, and it gets a reason.
 //!
-//! Invariant: no number is passed over without a note. If numbers have no message, the stream is looked at again before the reading goes on.
-//! Answers of more than `MOST_READ` bytes are not kept at once, unless one message alone has more.
+//! Invariants: no number is passed over without a note. Messages are given out only after their stream was looked at behind them: one that was
+//! deleted, or created again, has ended for this reader.
 //! Specification: NATS, JetStream API (`STREAM.NAMES`, `STREAM.INFO`, `STREAM.MSG.GET`).
 
 use super::NatsSettings;
 use super::client::NatsConnection;
-use super::dead_letters::{Got, NO_MESSAGE, answer, forbidden, millis_of, record, refused};
+use super::dead_letters::{Got, NO_MESSAGE, forbidden, millis_of, record, refused};
 use super::errors::{Answered, Names};
 use crate::setting_text::SettingError;
 use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
@@ -27,6 +28,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
@@ -49,31 +51,45 @@ const DELETED: &str = "messages of its stream were deleted before they were read
 const SOME_DELETED: &str =
     "messages of its stream were deleted (max_msgs_per_subject, a time to live, rollup, or by hand), perhaps these";
 const RETENTION: &str = "its stream deletes messages that consumers have acknowledged (retention is not limits)";
-const MADE_AGAIN: &str = "its stream was deleted and created again";
+const MADE_AGAIN: &str = "its stream was deleted and created again, or has lost its last messages";
 const GONE: &str = "its stream was deleted";
+const MOVED: &str = "it has moved to another stream, or another one has messages of it, too";
+const UNTAKEN: &str = "no stream takes it";
 
 /// The reader.
 pub(super) struct StreamReader {
     settings: NatsSettings,
     runtime: Runtime,
     connection: Option<NatsConnection>,
-    /// The stream of each subject.
-    of_subject: BTreeMap<String, String>,
     streams: BTreeMap<String, ReadStream>,
-    /// The next number of each subject that is read.
-    subjects: BTreeMap<String, i64>,
+    /// Those that were asked about and have a stream, and those that were read.
+    subjects: BTreeMap<String, ReadSubject>,
+    /// Subjects that another stream than their first one takes, or has messages of.
+    moved: BTreeSet<String>,
     /// Messages of all subjects with this prefix are given out. `None`: only those of subjects that are read.
     prefix: Option<String>,
 }
 
-/// A stream that is read.
+/// A subject with a stream.
+#[derive(Debug)]
+struct ReadSubject {
+    /// The first stream that was seen to take it.
+    stream: String,
+    /// The next number. `None`: it is not read.
+    next: Option<i64>,
+}
+
+/// A stream that is known.
 #[derive(Debug)]
 struct ReadStream {
     /// The next number. `None`: nothing of it is read yet.
     next: Option<i64>,
     /// How many messages are asked for next.
     at_once: usize,
+    /// What was seen last.
     info: StreamInfo,
+    /// The reason for which it is not read any more.
+    ended: Option<&'static str>,
     unread: BTreeSet<&'static str>,
 }
 
@@ -100,6 +116,9 @@ struct StreamInfo {
 struct StreamConfig {
     #[serde(default)]
     retention: String,
+    /// The patterns of the subjects that it takes.
+    #[serde(default)]
+    subjects: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -121,44 +140,58 @@ impl StreamInfo {
     const fn start(&self) -> i64 {
         if self.state.first_seq > 1 { self.state.first_seq } else { 0 }
     }
+
+    fn takes(&self, subject: &str) -> bool {
+        self.config.subjects.iter().any(|pattern| matches(pattern, subject))
+    }
 }
 
 impl ReadStream {
     fn new(info: StreamInfo) -> Self {
-        Self { next: None, at_once: AT_ONCE, info, unread: BTreeSet::new() }
+        Self { next: None, at_once: AT_ONCE, info, ended: None, unread: BTreeSet::new() }
     }
 
-    /// Whether these are the figures of the stream that is read, not of one that was created again.
-    fn is_same(&self, info: &StreamInfo) -> bool {
-        info.created == self.info.created && self.next.is_none_or(|next| info.end() >= next)
-    }
-
-    /// Notes messages that are gone before they were read. Returns whether the stream is the same one. If not, it is read from its front.
-    fn look(&mut self, info: StreamInfo) -> bool {
-        let is_same = self.is_same(&info);
-        self.info = info;
-        if is_same {
-            self.look_at_front();
-        } else {
-            self.unread.insert(MADE_AGAIN);
-            self.next = self.next.map(|_| 0);
+    /// Takes the server's present figures. `None`: the stream is missing.
+    fn look(&mut self, info: Option<StreamInfo>) {
+        match info {
+            None => self.end(GONE),
+            Some(info) if info.created != self.info.created || info.end() < self.info.end() => self.end(MADE_AGAIN),
+            Some(info) => self.info = info,
         }
-        is_same
     }
 
-    /// Notes messages that are gone between the next number and the first one that is there.
-    fn look_at_front(&mut self) {
-        if self.next.is_some_and(|next| self.info.state.first_seq > next.max(1)) {
+    /// The first reason stays.
+    const fn end(&mut self, reason: &'static str) {
+        if self.ended.is_none() {
+            self.ended = Some(reason);
+        }
+    }
+
+    /// Whether messages were deleted between the next number and the first one that is there.
+    fn has_lost_front(&self) -> bool {
+        self.next.is_some_and(|next| self.info.state.first_seq > next.max(1))
+    }
+
+    /// The numbers that are read next. Notes that messages in front of them are gone. `None`: the stream is not read.
+    fn numbers(&mut self) -> Option<Range<i64>> {
+        let next = self.next.filter(|_| self.ended.is_none())?;
+        if self.has_lost_front() {
             self.unread.insert(DELETED);
         }
+        let from = next.max(self.info.state.first_seq);
+        let most = i64::try_from(self.at_once).unwrap_or(i64::MAX);
+        Some(from..self.info.end().min(from.saturating_add(most)).max(from))
     }
 
-    /// Notes what was read, and goes on behind it. The stream was looked at since if messages are missing.
+    /// Notes what was read, and goes on behind it. The stream was looked at since.
     fn pass(&mut self, from: i64, batch: &Batch) {
-        let there = (batch.to - from.max(self.info.state.first_seq)).max(0);
-        if i64::try_from(batch.messages.len()).is_ok_and(|found| found < there) {
-            self.unread.insert(SOME_DELETED);
-        }
+        let front = self.info.state.first_seq.clamp(from, batch.to);
+        let lacks = |numbers: Range<i64>| {
+            let there = batch.messages.iter().filter(|(number, _)| numbers.contains(number)).count();
+            i64::try_from(there).is_ok_and(|there| there < numbers.end - numbers.start)
+        };
+        let reasons = [(from..front, DELETED), (front..batch.to, SOME_DELETED)];
+        self.unread.extend(reasons.into_iter().filter(|(numbers, _)| lacks(numbers.clone())).map(|(_, reason)| reason));
         self.next = Some(batch.to);
         if !batch.messages.is_empty() {
             let fitting = WANTED / (batch.bytes / batch.messages.len()).max(1);
@@ -169,12 +202,10 @@ impl ReadStream {
     /// The reasons for which a message may be gone.
     fn reasons(&self) -> BTreeSet<&'static str> {
         let mut reasons = self.unread.clone();
-        if !matches!(self.info.config.retention.as_str(), "" | "limits") {
-            reasons.insert(RETENTION);
-        }
-        if self.info.state.num_deleted > 0 {
-            reasons.insert(SOME_DELETED);
-        }
+        let retains = matches!(self.info.config.retention.as_str(), "" | "limits");
+        reasons.extend((!retains).then_some(RETENTION));
+        reasons.extend(self.has_lost_front().then_some(DELETED));
+        reasons.extend((self.info.state.num_deleted > 0).then_some(SOME_DELETED));
         reasons
     }
 }
@@ -189,9 +220,9 @@ impl StreamReader {
             settings,
             runtime,
             connection: None,
-            of_subject: BTreeMap::new(),
             streams: BTreeMap::new(),
             subjects: BTreeMap::new(),
+            moved: BTreeSet::new(),
             prefix: None,
         })
     }
@@ -225,38 +256,70 @@ impl StreamReader {
         })
     }
 
-    /// Finds the streams of these subjects.
+    /// Finds the streams of subjects that have none yet: among the streams that are known, or else by asking.
     fn find(&mut self, subjects: &BTreeSet<String>) -> Result<(), Failure> {
-        for subject in subjects {
-            if self.of_subject.contains_key(subject) {
-                continue;
+        let unknown: Vec<&String> = subjects.iter().filter(|subject| !self.subjects.contains_key(*subject)).collect();
+        for some in unknown.chunks(AT_ONCE) {
+            let mut asked = Vec::new();
+            for subject in some {
+                let mut takers = self.streams.iter().filter(|(_, stream)| stream.info.takes(subject));
+                let Some((name, _)) = takers.next() else {
+                    asked.push(*subject);
+                    continue;
+                };
+                // At most one stream takes it at a time.
+                if takers.next().is_some() {
+                    self.moved.insert((*subject).clone());
+                }
+                self.subjects.insert((*subject).clone(), ReadSubject { stream: name.clone(), next: None });
             }
-            // At most one stream has it.
-            let names = self.names(Some(subject), 0)?;
-            if let Some(stream) = names.streams.unwrap_or_default().into_iter().next() {
-                self.of_subject.insert(subject.clone(), stream);
-            }
+            let found = self.takers(&asked)?;
+            let new = found.values().filter(|name| !self.streams.contains_key(*name)).cloned().collect();
+            let infos = self.infos(&new)?;
+            self.know(infos);
+            let exists = found.into_iter().filter(|(_, name)| self.streams.contains_key(name));
+            let exists: Vec<(String, String)> = exists.collect();
+            self.subjects
+                .extend(exists.into_iter().map(|(subject, stream)| (subject, ReadSubject { stream, next: None })));
         }
         Ok(())
     }
 
-    /// A page of the names of streams, from so many on: those that take a subject, or all.
-    fn names(&mut self, subject: Option<&str>, offset: usize) -> Result<Names, Failure> {
-        let question = subject.map_or_else(|| json!({ "offset": offset }), |subject| json!({ "subject": subject }));
+    /// Remembers streams that are new.
+    fn know(&mut self, infos: BTreeMap<String, StreamInfo>) {
+        for (name, info) in infos {
+            self.streams.entry(name).or_insert_with(|| ReadStream::new(info));
+        }
+    }
+
+    /// Asks for the stream of each of these subjects. Those without one are left out.
+    fn takers(&mut self, subjects: &[&String]) -> Result<BTreeMap<String, String>, Failure> {
+        let asked = |subject: &&String| ("$JS.API.STREAM.NAMES".to_owned(), json!({ "subject": subject }).to_string());
+        let questions: Vec<(String, String)> = subjects.iter().map(asked).collect();
         self.ask(&async |connection| {
-            let found = answer(connection, subject.unwrap_or("streams"), "STREAM.NAMES", &question).await?;
-            Ok(serde_json::from_slice(&found).unwrap_or_default())
+            let mut found = BTreeMap::new();
+            for (subject, answer) in subjects.iter().zip(connection.ask_all(&questions, usize::MAX).await?) {
+                let names: Option<Names> = parsed(subject, "STREAM.NAMES", &answer)?;
+                let name = names.and_then(|names| names.streams?.into_iter().next());
+                found.extend(name.map(|name| ((*subject).clone(), name)));
+            }
+            Ok(found)
         })
     }
 
-    /// The names of all streams of the account. The server gives so many of them an answer.
-    fn all_names(&mut self) -> Result<BTreeSet<String>, Failure> {
-        let (mut all, mut asked) = (BTreeSet::new(), 0);
+    /// The names of all streams that may take a subject of this pattern. The server gives so many of them an answer.
+    fn names(&mut self, pattern: &str) -> Result<BTreeSet<String>, Failure> {
+        let mut all = BTreeSet::new();
+        let mut asked = 0;
         loop {
-            let Names { streams, total } = self.names(None, asked)?;
-            let page = streams.unwrap_or_default();
+            let question = json!({ "subject": pattern, "offset": asked }).to_string();
+            let names: Names = self.ask(&async |connection| {
+                let answer = connection.ask("$JS.API.STREAM.NAMES", &question).await?;
+                Ok(parsed(pattern, "STREAM.NAMES", &answer)?.unwrap_or_default())
+            })?;
+            let page = names.streams.unwrap_or_default();
             asked += page.len();
-            let is_last = page.is_empty() || asked >= total;
+            let is_last = page.is_empty() || asked >= names.total;
             all.extend(page);
             if is_last {
                 return Ok(all);
@@ -264,81 +327,76 @@ impl StreamReader {
         }
     }
 
-    /// Looks at a stream again while it is read. `false`: it is another one now, or gone.
-    fn look_again(&mut self, name: &str) -> Result<bool, Failure> {
-        let info = self.info(name)?;
-        let Some(stream) = self.streams.get_mut(name) else { return Ok(false) };
-        let Some(info) = info else {
-            stream.unread.insert(GONE);
-            self.of_subject.retain(|_, of| of != name);
-            return Ok(false);
-        };
-        let is_same = stream.look(info);
-        if !is_same {
-            // Its numbers begin again.
-            for (subject, next) in &mut self.subjects {
-                if self.of_subject.get(subject).is_some_and(|of| of == name) {
-                    *next = 0;
-                }
-            }
+    /// The server's figures of these streams. Those that are missing are left out.
+    fn infos(&mut self, names: &BTreeSet<String>) -> Result<BTreeMap<String, StreamInfo>, Failure> {
+        let names: Vec<&String> = names.iter().collect();
+        let mut found = BTreeMap::new();
+        for some in names.chunks(AT_ONCE) {
+            let asked = |name: &&String| (format!("$JS.API.STREAM.INFO.{name}"), String::new());
+            let questions: Vec<(String, String)> = some.iter().map(asked).collect();
+            let answers: Vec<Option<StreamInfo>> = self.ask(&async |connection| {
+                let answers = some.iter().zip(connection.ask_all(&questions, usize::MAX).await?);
+                answers.map(|(name, answer)| parsed(name, "STREAM.INFO", &answer)).collect()
+            })?;
+            found.extend(some.iter().zip(answers).filter_map(|(name, info)| Some(((*name).clone(), info?))));
         }
-        Ok(is_same)
+        Ok(found)
     }
 
-    /// The server's figures of a stream. `None`: it is missing.
-    fn info(&mut self, stream: &str) -> Result<Option<StreamInfo>, Failure> {
-        self.ask(&async |connection| match connection.ask(&format!("$JS.API.STREAM.INFO.{stream}"), "").await? {
-            Answered::With(data) => Ok(serde_json::from_slice(&data).ok()),
-            Answered::Refused(_, Some(NO_STREAM)) => Ok(None),
-            Answered::Refused(error, _) => Err(refused(stream, &error)),
-            Answered::Forbidden => Err(forbidden(stream, "STREAM.INFO")),
-        })
+    /// Looks at these streams again. They are known.
+    fn look_again(&mut self, names: &BTreeSet<String>) -> Result<(), Failure> {
+        let mut infos = self.infos(names)?;
+        for name in names {
+            self.streams.entry(name.clone()).and_modify(|stream| stream.look(infos.remove(name)));
+        }
+        Ok(())
     }
 
-    /// Looks at the streams of these subjects. Returns what is known of each subject's.
-    fn look(&mut self, subjects: &BTreeSet<String>) -> Result<BTreeMap<String, StreamInfo>, Failure> {
+    /// Looks at the streams of these subjects.
+    fn look(&mut self, subjects: &BTreeSet<String>) -> Result<(), Failure> {
         self.find(subjects)?;
-        let streams: BTreeSet<String> = subjects.iter().filter_map(|name| self.of_subject.get(name).cloned()).collect();
-        for name in streams {
-            if self.streams.contains_key(&name) {
-                self.look_again(&name)?;
-            } else if let Some(info) = self.info(&name)? {
-                self.streams.insert(name.clone(), ReadStream::new(info));
-            } else {
-                self.of_subject.retain(|_, of| *of != name);
+        let found = subjects.iter().filter_map(|subject| self.subjects.get(subject));
+        let names = found.map(|subject| subject.stream.clone()).collect();
+        self.look_again(&names)?;
+        for subject in subjects {
+            let stream = self.subjects.get(subject).and_then(|found| self.streams.get(&found.stream));
+            if stream.is_some_and(|stream| !stream.info.takes(subject)) {
+                self.moved.insert(subject.clone());
             }
         }
-        let known = |subject: &String| {
-            let stream = self.streams.get(self.of_subject.get(subject)?)?;
-            Some((subject.clone(), stream.info.clone()))
+        Ok(())
+    }
+
+    /// Looks at the streams of these subjects, and gives for each subject what `offset` says of its stream.
+    fn offsets(
+        &mut self,
+        subjects: &BTreeSet<String>,
+        offset: impl Fn(&ReadStream) -> Option<i64>,
+    ) -> Result<TopicOffsets, Failure> {
+        self.look(subjects)?;
+        let of = |subject: &String| {
+            let stream = self.streams.get(&self.subjects.get(subject)?.stream)?;
+            Some((subject.clone(), vec![Some(offset(stream)?)]))
         };
-        Ok(subjects.iter().filter_map(known).collect())
+        Ok(subjects.iter().filter_map(of).collect())
     }
 
     /// Reads the messages of these numbers, or of the first ones if they have many bytes. Those that are missing are left out.
     fn messages(&mut self, stream: &str, from: i64, to: i64) -> Result<Batch, Failure> {
-        let questions: Vec<String> = (from..to).map(|number| json!({ "seq": number }).to_string()).collect();
         let request = format!("$JS.API.STREAM.MSG.GET.{stream}");
-        let ask = async |connection: &mut NatsConnection| connection.ask_all(&request, &questions, MOST_READ).await;
+        let questions: Vec<(String, String)> =
+            (from..to).map(|number| (request.clone(), json!({ "seq": number }).to_string())).collect();
+        let ask = async |connection: &mut NatsConnection| connection.ask_all(&questions, MOST_READ).await;
         let answers = if questions.len() > 1 { self.try_ask(&ask) } else { self.ask(&ask) }?;
         let to = from.saturating_add(i64::try_from(answers.len()).unwrap_or(i64::MAX));
         let (mut found, mut bytes) = (Vec::with_capacity(answers.len()), 0);
         for answer in answers {
             bytes += answer.bytes();
-            match answer {
-                Answered::With(data) => {
-                    let Some(stored) = serde_json::from_slice::<Got<'_>>(&data).ok().and_then(|got| got.message) else {
-                        continue;
-                    };
-                    let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
-                    let number = i64::try_from(stored.seq).unwrap_or(i64::MAX);
-                    let (headers, data) = (decoded(&stored.hdrs), decoded(&stored.data));
-                    found.push((number, record(&stored.subject, &headers, &data, millis_of(&stored.time), true)));
-                }
-                Answered::Refused(_, Some(NO_MESSAGE)) => {}
-                Answered::Refused(error, _) => return Err(refused(stream, &error)),
-                Answered::Forbidden => return Err(forbidden(stream, "STREAM.MSG.GET")),
-            }
+            let Some(Got { message: Some(stored) }) = parsed(stream, "STREAM.MSG.GET", &answer)? else { continue };
+            let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
+            let number = i64::try_from(stored.seq).unwrap_or(i64::MAX);
+            let (headers, data) = (decoded(&stored.hdrs), decoded(&stored.data));
+            found.push((number, record(&stored.subject, &headers, &data, millis_of(&stored.time), true)));
         }
         Ok(Batch { to, messages: found, bytes })
     }
@@ -346,18 +404,12 @@ impl StreamReader {
     /// The number and the time of the first message from a number on. `None`: there is none.
     fn message_from(&mut self, stream: &str, number: i64) -> Result<Option<(i64, i64)>, Failure> {
         let question = json!({ "seq": number.max(1), "next_by_subj": ">" }).to_string();
-        self.ask(&async |connection| match connection
-            .ask(&format!("$JS.API.STREAM.MSG.GET.{stream}"), &question)
-            .await?
-        {
-            Answered::With(data) => {
-                let got = serde_json::from_slice::<Got<'_>>(&data).ok().and_then(|got| got.message);
-                let number = |seq| i64::try_from(seq).unwrap_or(i64::MAX);
-                Ok(got.map(|stored| (number(stored.seq), millis_of(&stored.time))))
-            }
-            Answered::Refused(_, Some(NO_MESSAGE)) => Ok(None),
-            Answered::Refused(error, _) => Err(refused(stream, &error)),
-            Answered::Forbidden => Err(forbidden(stream, "STREAM.MSG.GET")),
+        let request = format!("$JS.API.STREAM.MSG.GET.{stream}");
+        self.ask(&async |connection| {
+            let answer = connection.ask(&request, &question).await?;
+            let got: Option<Got<'_>> = parsed(stream, "STREAM.MSG.GET", &answer)?;
+            let number = |seq| i64::try_from(seq).unwrap_or(i64::MAX);
+            Ok(got.and_then(|got| got.message).map(|stored| (number(stored.seq), millis_of(&stored.time))))
         })
     }
 
@@ -378,22 +430,53 @@ impl StreamReader {
 /// The API's code if there is no such stream.
 const NO_STREAM: u16 = 10059;
 
+/// What an answer to a question about `what` says. `None`: there is no such stream or message.
+fn parsed<'a, T: Deserialize<'a>>(what: &str, request: &str, answer: &'a Answered) -> Result<Option<T>, Failure> {
+    match answer {
+        Answered::With(data) => serde_json::from_slice(data)
+            .map(Some)
+            .map_err(|error| refused(what, &format!("the answer to {request} is not understood: {error}"))),
+        Answered::Refused(_, Some(NO_STREAM | NO_MESSAGE)) => Ok(None),
+        Answered::Refused(error, _) => Err(refused(what, error)),
+        Answered::Forbidden => Err(forbidden(what, request)),
+    }
+}
+
+/// Whether a pattern of subjects has this one: `*` stands for a token, `>` at the end for one or more.
+fn matches(pattern: &str, subject: &str) -> bool {
+    let mut tokens = subject.split('.');
+    for wanted in pattern.split('.') {
+        match (wanted, tokens.next()) {
+            (">", found) => return found.is_some(),
+            ("*", Some(_)) => {}
+            (wanted, found) if found == Some(wanted) => {}
+            _ => return false,
+        }
+    }
+    tokens.next().is_none()
+}
+
+/// A pattern that has all subjects with this prefix.
+fn pattern_of(prefix: &str) -> String {
+    let tokens = prefix.rsplit_once('.').map(|(tokens, _)| format!("{tokens}."));
+    format!("{}>", tokens.unwrap_or_default())
+}
+
 impl RecordReader for StreamReader {
     fn lists_topics(&self) -> bool {
         false
     }
 
-    /// For each stream of the account, and for subjects that have one, the next number.
+    /// For each stream that may take one of these subjects, the next number.
     fn mark(&mut self, prefix: &str, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
         self.prefix = Some(prefix.to_owned());
-        let mut mark: TopicOffsets = TopicOffsets::new();
-        for stream in self.all_names()? {
-            if let Some(info) = self.info(&stream)? {
-                mark.insert(marked(&stream), vec![Some(info.end())]);
-            }
+        let mut names = self.names(&pattern_of(prefix))?;
+        for topic in topics {
+            names.extend(self.names(topic)?);
         }
-        // They are read from the beginning of the window on.
-        self.look(topics)?;
+        let infos = self.infos(&names)?;
+        let mark = infos.iter().map(|(stream, info)| (marked(stream), vec![Some(info.end())])).collect();
+        self.know(infos);
         Ok(mark)
     }
 
@@ -401,94 +484,104 @@ impl RecordReader for StreamReader {
         if let Some(found) = mark.get(topic) {
             return Ok(Some(found.clone()));
         }
-        self.look(&BTreeSet::from([topic.to_owned()]))?;
-        Ok(self.of_subject.get(topic).and_then(|stream| mark.get(&marked(stream))).cloned())
+        self.find(&BTreeSet::from([topic.to_owned()]))?;
+        Ok(self.subjects.get(topic).and_then(|subject| mark.get(&marked(&subject.stream))).cloned())
     }
 
     fn ends(&mut self, _prefix: Option<&str>, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
-        let found = self.look(topics)?;
-        Ok(found.into_iter().map(|(subject, info)| (subject, vec![Some(info.end())])).collect())
+        // A stream that has ended has no end that will be read.
+        self.offsets(topics, |stream| stream.ended.is_none().then(|| stream.info.end()))
     }
 
     fn starts(&mut self, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
-        let found = self.look(topics)?;
-        Ok(found.into_iter().map(|(subject, info)| (subject, vec![Some(info.start())])).collect())
+        self.offsets(topics, |stream| Some(stream.info.start()))
     }
 
     fn offsets_at(&mut self, millis: i64, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
-        let found = self.look(topics)?;
-        let mut numbers: BTreeMap<String, i64> = BTreeMap::new();
-        let mut offsets = TopicOffsets::new();
-        for (subject, info) in found {
-            let Some(stream) = self.of_subject.get(&subject).cloned() else { continue };
-            let number = match numbers.get(&stream) {
-                Some(number) => *number,
-                None => self.number_at(&stream, &info, millis)?,
-            };
-            numbers.insert(stream, number);
-            offsets.insert(subject, vec![Some(number)]);
+        let mut numbers: BTreeMap<String, Vec<Option<i64>>> = BTreeMap::new();
+        let mut offsets = self.ends(None, topics)?;
+        for (subject, offset) in &mut offsets {
+            let Some(name) = self.subjects.get(subject).map(|subject| subject.stream.clone()) else { continue };
+            if !numbers.contains_key(&name)
+                && let Some(info) = self.streams.get(&name).map(|stream| stream.info.clone())
+            {
+                let number = self.number_at(&name, &info, millis)?;
+                numbers.insert(name.clone(), vec![Some(number)]);
+            }
+            if let Some(number) = numbers.get(&name) {
+                offset.clone_from(number);
+            }
         }
         Ok(offsets)
     }
 
     fn follow(&mut self, topic: &str, from: &[Option<i64>]) {
         let from = from.first().copied().flatten().unwrap_or_default();
-        let is_new = !self.subjects.contains_key(topic);
-        let next = *self.subjects.entry(topic.to_owned()).or_insert(from);
-        let Some(stream) = self.of_subject.get(topic).and_then(|stream| self.streams.get_mut(stream)) else { return };
+        let Some(subject) = self.subjects.get_mut(topic) else { return };
+        let Some(stream) = self.streams.get_mut(&subject.stream) else { return };
+        if subject.next.is_some() {
+            return;
+        }
+        subject.next = Some(from);
         // Messages of a subject with the prefix were given out already.
         let was_read = self.prefix.as_ref().is_some_and(|prefix| topic.starts_with(prefix)) && stream.next.is_some();
-        if is_new && !was_read {
-            stream.next = Some(stream.next.map_or(next, |read| read.min(next)));
+        if !was_read {
+            stream.next = Some(stream.next.map_or(from, |read| read.min(from)));
         }
     }
 
     fn read(&mut self, wait: Duration, each: &mut dyn FnMut(&ReadRecord<'_>)) -> Result<usize, Failure> {
         let (mut count, mut room) = (0, HeaderRoom::default());
-        let is_at_end = |stream: &ReadStream| Some(stream.next? >= stream.info.end());
-        let streams: Vec<(String, bool)> =
-            self.streams.iter().filter_map(|(name, stream)| Some((name.clone(), is_at_end(stream)?))).collect();
-        for (name, is_at_end) in streams {
-            if is_at_end {
-                self.look_again(&name)?;
-            }
+        let is_read = |stream: &ReadStream| stream.next.is_some() && stream.ended.is_none();
+        let read: BTreeSet<String> =
+            self.streams.iter().filter(|(_, stream)| is_read(stream)).map(|(name, _)| name.clone()).collect();
+        let is_at_end =
+            |name: &&String| self.streams.get(*name).is_some_and(|stream| stream.next >= Some(stream.info.end()));
+        let at_end: BTreeSet<String> = read.iter().filter(is_at_end).cloned().collect();
+        self.look_again(&at_end)?;
+        for name in read {
             let Some(stream) = self.streams.get_mut(&name) else { continue };
-            let Some(next) = stream.next else { continue };
-            // It may have been looked at before it was known from where it is read.
-            stream.look_at_front();
-            let from = next.max(stream.info.state.first_seq);
-            let most = i64::try_from(stream.at_once).unwrap_or(i64::MAX);
-            let to = stream.info.end().min(from.saturating_add(most));
-            if from >= to {
-                stream.next = Some(next.max(stream.info.end()));
+            let Some(numbers) = stream.numbers() else { continue };
+            if numbers.is_empty() {
+                stream.next = stream.next.max(Some(stream.info.end()));
                 continue;
             }
-            let batch = match self.messages(&name, from, to) {
-                Err(failure) if failure.class == FailureClass::Environment && to - from > 1 => {
+            let batch = match self.messages(&name, numbers.start, numbers.end) {
+                Err(failure) if failure.class == FailureClass::Environment && numbers.end - numbers.start > 1 => {
                     // So many answers may take too long. One by one they are tried again for a while.
                     self.streams.entry(name).and_modify(|stream| stream.at_once = 1);
                     continue;
                 }
                 batch => batch?,
             };
-            // Messages may have been deleted since the last look. If the stream was created again, these numbers are nobody's.
-            let has_all = i64::try_from(batch.messages.len()).is_ok_and(|found| found == batch.to - from);
-            if !has_all && !self.look_again(&name)? {
-                continue;
-            }
-            if let Some(stream) = self.streams.get_mut(&name) {
-                stream.pass(from, &batch);
-            }
+            // If it has ended, these numbers are nobody's.
+            self.look_again(&BTreeSet::from([name.clone()]))?;
+            let Self { streams, subjects, moved, prefix, .. } = self;
+            let Some(stream) = streams.get_mut(&name).filter(|stream| stream.ended.is_none()) else { continue };
+            stream.pass(numbers.start, &batch);
             for (offset, record) in batch.messages {
                 record.with_record(&mut room, |record| {
-                    let has_prefix = self.prefix.as_ref().is_some_and(|prefix| record.topic.starts_with(prefix));
-                    let known = self.subjects.get_mut(record.topic);
-                    if known.as_ref().map_or(!has_prefix, |next| offset < **next) {
+                    let has_prefix = prefix.as_ref().is_some_and(|prefix| record.topic.starts_with(prefix));
+                    let known = subjects.get_mut(record.topic);
+                    if !has_prefix && known.as_ref().is_none_or(|subject| subject.next.is_none()) {
                         return;
                     }
+                    let is_elsewhere = match &known {
+                        Some(subject) => subject.stream != name,
+                        None => !stream.info.takes(record.topic),
+                    };
+                    if is_elsewhere {
+                        moved.insert(record.topic.to_owned());
+                        return;
+                    }
+                    let next = Some(offset + 1);
                     match known {
-                        Some(next) => *next = offset + 1,
-                        None => drop(self.subjects.insert(record.topic.to_owned(), offset + 1)),
+                        Some(subject) if subject.next >= next => return,
+                        Some(subject) => subject.next = next,
+                        None => {
+                            let subject = ReadSubject { stream: name.clone(), next };
+                            subjects.insert(record.topic.to_owned(), subject);
+                        }
                     }
                     count += 1;
                     let record = Record { partition: Some(0), ..*record };
@@ -503,19 +596,18 @@ impl RecordReader for StreamReader {
     }
 
     fn positions(&mut self) -> Result<TopicOffsets, Failure> {
-        let position = |(subject, next): (&String, &i64)| {
-            let stream = self.of_subject.get(subject).and_then(|stream| self.streams.get(stream));
-            let read = stream.and_then(|stream| stream.next).unwrap_or_default();
-            (subject.clone(), vec![Some(read.max(*next))])
+        let position = |(name, subject): (&String, &ReadSubject)| {
+            let read = self.streams.get(&subject.stream).and_then(|stream| stream.next);
+            Some((name.clone(), vec![Some(read.unwrap_or_default().max(subject.next?))]))
         };
-        Ok(self.subjects.iter().map(position).collect())
+        Ok(self.subjects.iter().filter_map(position).collect())
     }
 
     fn unread(&mut self, topic: &str) -> Vec<String> {
-        let stream = self.of_subject.get(topic).and_then(|stream| self.streams.get(stream));
-        // A stream that is gone is nobody's any more.
-        let reasons = stream.map_or_else(|| BTreeSet::from([GONE]), ReadStream::reasons);
-        reasons.into_iter().map(str::to_owned).collect()
+        let stream = self.subjects.get(topic).and_then(|subject| self.streams.get(&subject.stream));
+        let Some(stream) = stream else { return vec![UNTAKEN.to_owned()] };
+        let moved = self.moved.contains(topic).then_some(MOVED);
+        stream.ended.into_iter().chain(moved).chain(stream.reasons()).map(str::to_owned).collect()
     }
 }
 
@@ -529,17 +621,20 @@ mod tests {
     use super::*;
 
     fn info(first_seq: i64, last_seq: i64, num_deleted: i64, created: &str) -> StreamInfo {
-        let config = StreamConfig { retention: "limits".to_owned() };
+        let config = StreamConfig { retention: "limits".to_owned(), subjects: vec!["a.>".to_owned()] };
         StreamInfo { created: created.to_owned(), config, state: StreamState { first_seq, last_seq, num_deleted } }
+    }
+
+    fn stream(next: i64) -> ReadStream {
+        ReadStream { next: Some(next), ..ReadStream::new(info(1, 9, 0, "a")) }
     }
 
     #[track_caller]
     fn check(next: i64, now: StreamInfo, expected: &[&str]) {
-        let mut stream = ReadStream { next: Some(next), ..ReadStream::new(info(1, 9, 0, "a")) };
-        let is_same = stream.look(now);
+        let mut stream = stream(next);
+        stream.look(Some(now));
         assert_eq!(stream.reasons().into_iter().collect::<Vec<_>>(), expected);
-        let made_again = expected.contains(&MADE_AGAIN);
-        assert_eq!((is_same, stream.next), (!made_again, Some(if made_again { 0 } else { next })));
+        assert!(stream.ended.is_none() && stream.numbers().is_some());
     }
 
     fn batch(from: i64, to: i64, missing: usize, bytes: usize) -> Batch {
@@ -549,28 +644,76 @@ mod tests {
 
     #[test]
     fn numbers_without_a_message_are_noted_although_the_server_has_forgotten_them_later() {
-        let mut stream = ReadStream { next: Some(3), ..ReadStream::new(info(1, 9, 0, "a")) };
+        let mut stream = stream(3);
         stream.pass(3, &batch(3, 6, 0, 30));
         assert_eq!((stream.next, stream.reasons().len()), (Some(6), 0));
         // 6 is deleted.
-        assert!(stream.look(info(1, 9, 1, "a")));
+        stream.look(Some(info(1, 9, 1, "a")));
         stream.pass(6, &batch(6, 9, 1, 20));
         // Later all in front of 9 is.
-        assert!(stream.look(info(9, 9, 0, "a")));
+        stream.look(Some(info(9, 9, 0, "a")));
         assert_eq!((stream.next, stream.reasons()), (Some(9), BTreeSet::from([SOME_DELETED])));
     }
 
     #[test]
     fn messages_that_are_deleted_from_the_front_while_they_are_asked_for_are_noted_as_that() {
-        let mut stream = ReadStream { next: Some(3), ..ReadStream::new(info(1, 9, 0, "a")) };
-        assert!(stream.look(info(8, 9, 0, "a")));
-        stream.pass(3, &batch(3, 9, 5, 10));
-        assert_eq!((stream.next, stream.reasons()), (Some(9), BTreeSet::from([DELETED])));
+        let mut gone = stream(3);
+        gone.look(Some(info(8, 9, 0, "a")));
+        gone.pass(3, &batch(3, 9, 5, 10));
+        assert_eq!((gone.next, gone.reasons()), (Some(9), BTreeSet::from([DELETED])));
+        // The answers came before that.
+        let mut there = stream(3);
+        there.look(Some(info(8, 9, 0, "a")));
+        there.pass(3, &batch(3, 9, 0, 10));
+        assert_eq!((there.next, there.reasons().len()), (Some(9), 0));
+    }
+
+    #[test]
+    fn a_stream_that_is_gone_or_created_again_has_ended_for_good() {
+        for (now, reason) in
+            [(Some(info(1, 12, 0, "b")), MADE_AGAIN), (Some(info(1, 8, 0, "a")), MADE_AGAIN), (None, GONE)]
+        {
+            let mut stream = stream(5);
+            stream.look(now);
+            stream.look(Some(info(1, 20, 0, "c")));
+            assert_eq!((stream.ended, stream.numbers()), (Some(reason), None));
+        }
+    }
+
+    #[test]
+    fn the_numbers_that_are_read_next_begin_at_the_first_message() {
+        let mut stream = stream(5);
+        assert_eq!(stream.numbers(), Some(5..10));
+        stream.look(Some(info(7, 2000, 0, "a")));
+        assert_eq!((stream.numbers(), stream.reasons()), (Some(7..507), BTreeSet::from([DELETED])));
+        stream.look(Some(info(2001, 2000, 0, "a")));
+        assert_eq!(stream.numbers(), Some(2001..2001));
+    }
+
+    #[test]
+    fn a_pattern_has_the_subjects_that_the_server_puts_into_the_stream() {
+        for (pattern, subject, expected) in [
+            ("a.b", "a.b", true),
+            ("a.b", "a.b.c", false),
+            ("a.b", "a", false),
+            ("a.*", "a.b", true),
+            ("a.*.c", "a.b.d", false),
+            ("a.*", "a", false),
+            ("a.>", "a.b.c", true),
+            ("a.>", "a", false),
+            (">", "a", true),
+        ] {
+            assert_eq!(matches(pattern, subject), expected, "{pattern} {subject}");
+        }
+        assert_eq!(
+            ["outbox.event.", "outbox.ev", "outbox", ""].map(pattern_of),
+            ["outbox.event.>", "outbox.>", ">", ">"]
+        );
     }
 
     #[test]
     fn as_many_messages_are_asked_for_as_fit_by_the_size_of_those_before() {
-        let mut stream = ReadStream { next: Some(0), ..ReadStream::new(info(1, 9999, 0, "a")) };
+        let mut stream = stream(0);
         let mut check = |count: i64, bytes: usize, expected: usize| {
             stream.pass(1, &batch(1, 1 + count, 0, bytes));
             assert_eq!(stream.at_once, expected);
@@ -588,8 +731,6 @@ mod tests {
         check(5, info(6, 12, 0, "a"), &[DELETED]);
         check(0, info(1, 12, 0, "a"), &[]);
         check(5, info(1, 12, 1, "a"), &[SOME_DELETED]);
-        check(5, info(1, 12, 0, "b"), &[MADE_AGAIN]);
-        check(5, info(1, 3, 0, "a"), &[MADE_AGAIN]);
         let mut queue = info(1, 12, 0, "a");
         queue.config.retention = "workqueue".to_owned();
         check(5, queue, &[RETENTION]);
@@ -598,7 +739,7 @@ mod tests {
 
     #[test]
     fn what_the_server_says_is_understood() {
-        let text = r#"{"type":"x","config":{"name":"S","retention":"limits"},"created":"2026-11-29T10:00:00Z",
+        let text = r#"{"type":"x","config":{"name":"S","retention":"limits","subjects":["a.>"]},"created":"2026-11-29T10:00:00Z",
             "state":{"messages":3,"first_seq":1,"last_seq":4,"num_deleted":1}}"#;
         assert_eq!(serde_json::from_str::<StreamInfo>(text).unwrap(), info(1, 4, 1, "2026-11-29T10:00:00Z"));
     }
