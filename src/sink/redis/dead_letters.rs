@@ -6,12 +6,12 @@
 
 use super::RedisSettings;
 use super::client;
-use super::errors::{allow, of_stream, pattern, said, with_fix};
+use super::errors::{allow, not_understood, of_stream, pattern, said, understood, with_fix};
 use super::message::{PARTS, TAKEN};
 use crate::sink::destination::{DeadLetterId, KeptRecord, NoDeadLetters};
 use crate::sink::ordered_queue::{DeadLetterPages, PagedDeadLetters, block_on};
 use crate::sink::{Content, Failure, Header, OwnedRecord, Record};
-use redis::{Cmd, Value, cmd, from_redis_value};
+use redis::{Cmd, Value, cmd};
 use std::collections::VecDeque;
 
 /// The most entries that are read at once, which limits the memory: entries are as large as records.
@@ -41,7 +41,7 @@ impl StreamPages {
         }
         let count = pages.number("XLEN")?;
         let reply = pages.ask(cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1))?;
-        pages.last = entries(reply, stream).pop_back().map(|last| last.id.to_string());
+        pages.last = entries("XREVRANGE", stream, reply)?.pop_back().map(|last| last.id.to_string());
         Ok(PagedDeadLetters::new(pages, count))
     }
 
@@ -58,7 +58,7 @@ impl StreamPages {
     }
 
     fn number(&self, command: &str) -> Result<u64, Failure> {
-        Ok(from_redis_value(self.ask(cmd(command).arg(&self.stream))?).unwrap_or_default())
+        understood(command, &self.stream, self.ask(cmd(command).arg(&self.stream))?)
     }
 }
 
@@ -68,7 +68,7 @@ impl DeadLetterPages for StreamPages {
         let mut range = cmd("XRANGE");
         let at_once = std::mem::replace(&mut self.at_once, 1);
         range.arg(&self.stream).arg(&self.behind).arg(last).arg("COUNT").arg(at_once);
-        let read = entries(self.ask(&range)?, &self.stream);
+        let read = entries("XRANGE", &self.stream, self.ask(&range)?)?;
         self.at_once = AT_ONCE.min(2 * at_once);
         if let Some(kept) = read.back() {
             self.behind = format!("({}", kept.id);
@@ -85,15 +85,20 @@ impl DeadLetterPages for StreamPages {
 /// A field's name and value.
 type Field = (Vec<u8>, Vec<u8>);
 
-/// The entries in a reply to XRANGE or XREVRANGE: an array of pairs, each of an id and an array of fields and values.
-pub(super) fn entries(reply: Value, stream: &str) -> VecDeque<KeptRecord> {
-    let entries: Vec<(String, Vec<Field>)> = from_redis_value(reply).unwrap_or_default();
-    let kept = |(id, fields): (String, Vec<Field>)| {
-        let (major, minor) = id.split_once('-')?;
-        let place = DeadLetterId { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? };
-        Some(KeptRecord { id: place, replayed: false, record: record(stream, place, &fields) })
+/// The entries in a reply to XRANGE, XREVRANGE or XREAD: an array of pairs, each of an id and an array of fields and values.
+pub(super) fn entries(command: &str, stream: &str, reply: Value) -> Result<VecDeque<KeptRecord>, Failure> {
+    let entries: Vec<(String, Vec<Field>)> = understood(command, stream, reply)?;
+    let kept = |(text, fields): (String, Vec<Field>)| {
+        let id = dead_letter_id(&text).ok_or_else(|| not_understood(&format!("the id of entry {text}"), stream))?;
+        Ok(KeptRecord { id, replayed: false, record: record(stream, id, &fields) })
     };
-    entries.into_iter().map_while(kept).collect()
+    entries.into_iter().map(kept).collect()
+}
+
+/// The parts of an entry's id.
+fn dead_letter_id(id: &str) -> Option<DeadLetterId> {
+    let (major, minor) = id.split_once('-')?;
+    Some(DeadLetterId { major: major.parse().ok()?, between: Some('-'), minor: minor.parse().ok()? })
 }
 
 /// The record of an entry.
@@ -157,7 +162,7 @@ mod tests {
         let entry = |id: &[u8], fields| Value::Array(vec![Value::BulkString(id.to_vec()), fields]);
         let fields: [&[u8]; 10] = [b"id", b"a", b"type", b"t", b"key", b"k", b"payload", b"\xff", b"header:key", b"h"];
         let reply = vec![entry(b"7-1", words(&fields)), entry(b"12-0", words(&[b"header:own", b"bad"]))];
-        let found = entries(Value::Array(reply), "dead");
+        let found = entries("XRANGE", "dead", Value::Array(reply)).unwrap();
         let places: Vec<String> = found.iter().map(|kept| kept.id.to_string()).collect();
         assert_eq!(places, ["7-1", "12-0"]);
         found[0].record.with_record(&mut HeaderRoom::default(), |record| {
@@ -170,7 +175,11 @@ mod tests {
             assert_eq!((record.key, record.value, record.headers.len()), (None, None, 1));
             assert_eq!(record.headers[0].name, "header:own", "only names that are taken are written so");
         });
-        assert!(entries(Value::Nil, "dead").is_empty());
-        assert!(entries(Value::Array(vec![Value::Int(3)]), "dead").is_empty());
+        assert!(entries("XRANGE", "dead", Value::Nil).unwrap().is_empty());
+        let said = |reply| entries("XRANGE", "dead", Value::Array(reply)).unwrap_err().text;
+        let text = "stream dead cannot be read: the reply to XRANGE is not understood";
+        assert_eq!(said(vec![Value::Int(3)]), text);
+        let text = "stream dead cannot be read: the id of entry x is not understood";
+        assert_eq!(said(vec![entry(b"7-1", words(&fields)), entry(b"x", words(&fields))]), text);
     }
 }

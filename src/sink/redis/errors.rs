@@ -14,7 +14,7 @@ use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{LOG_IN_LABEL, RecordOutcome};
 use crate::sink::{DUPLICATE, Failure, FailureClass, UNLISTED};
-use redis::Value;
+use redis::{FromRedisValue, Value, from_redis_value};
 use std::slice::Iter;
 
 /// The meaning of the replies to a batch as a whole.
@@ -226,6 +226,20 @@ pub(super) fn of_stream(address: &str, error: &str) -> Failure {
     let failure = environment(address, error);
     let is_of_stream = failure.class != FailureClass::LogIn && !fault(error).0.passes();
     if is_of_stream { Failure { class: FailureClass::Topic, ..failure } } else { failure }
+}
+
+/// The failure of a part of a stream's replies that has another form than the server's. It does not quote that part, in which values may be.
+pub(super) fn not_understood(part: &str, stream: &str) -> Failure {
+    Failure::new(
+        FailureClass::Environment,
+        CONNECTION,
+        format!("stream {stream} cannot be read: {part} is not understood"),
+    )
+}
+
+/// What a reply to a command about a stream says.
+pub(super) fn understood<T: FromRedisValue>(command: &str, stream: &str, reply: Value) -> Result<T, Failure> {
+    from_redis_value(reply).map_err(|_| not_understood(&format!("the reply to {command}"), stream))
 }
 
 /// The failure of a record whose command got this error, or over which the server closed the connection.

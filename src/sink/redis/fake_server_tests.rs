@@ -2,10 +2,13 @@
 
 use super::RedisSettings;
 use super::cluster::slots;
+use super::reader::EntryReader;
 use crate::sink::destination::{Destination as _, Wanted};
+use crate::sink::reading::RecordReader as _;
 use crate::sink::tests::read_in_test;
 use crate::sink::{Content, Enqueue, Origin, Record, Report, Rows, Sink, Tag, Token as ReportToken};
 use redis::{Parser, Value};
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -73,6 +76,25 @@ fn usual(words: &[&str]) -> &'static str {
         ["CLUSTER", "INFO"] => "$16\r\ncluster_state:ok\r\n",
         ["XADD", ..] => ADDED,
         _ => OK,
+    }
+}
+
+#[test]
+fn a_reader_does_not_pass_over_replies_that_are_not_understood() {
+    let server = Fake::new();
+    let address = server.address();
+    server.serve(|words| (words[0] == "INFO").then(|| "$18\r\nredis_version:7.2\r\n\r\n".to_owned()));
+    let settings = read_in_test("redis", &address, &[], |asked| RedisSettings::read(asked)).unwrap();
+    let mut reader = EntryReader::new(settings).unwrap();
+    let topics = BTreeSet::from(["foo".to_owned()]);
+    reader.follow("foo", &[Some(0)]);
+    let said = [
+        reader.mark("", &topics).unwrap_err(),
+        reader.ends(None, &topics).unwrap_err(),
+        reader.read(Duration::ZERO, &mut |read| panic!("{read:?}")).unwrap_err(),
+    ];
+    for (failure, command) in said.iter().zip(["TIME", "EXISTS", "XREAD"]) {
+        assert!(failure.text.ends_with(&format!(": the reply to {command} is not understood")), "{failure:?}");
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! In: settings, names of streams, offsets. Out: records, ends, positions, and the reasons for which entries may have gone unread: trimmed,
 //! deleted, a stream that is gone. It writes nothing, and joins no group. A stream is one partition. Ids begin with the server's time, so a
-//! time is an offset, and streams need no list of them.
+//! time is an offset, and streams need no list of them. A mark is a minute earlier, since the clocks of servers differ.
 //!
 //! A server that holds all streams is read over one connection, up to `AT_ONCE` entries of each stream at a time. In a cluster each question
 //! opens a connection.
@@ -19,13 +19,13 @@ use super::RedisSettings;
 use super::client::{self, StreamsFound};
 use super::connection::RedisConnection;
 use super::dead_letters::{MOST_BYTES, entries};
-use super::errors::{allow, of_stream, pattern, said, with_fix};
+use super::errors::{allow, not_understood, of_stream, pattern, said, understood, with_fix};
 use crate::setting_text::SettingError;
-use crate::sink::destination::{DeadLetterId, KeptRecord};
+use crate::sink::destination::KeptRecord;
 use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
 use crate::sink::{Failure, FailureClass, HeaderRoom, OwnedRecord, Record};
-use redis::{Cmd, Pipeline, Value, cmd, from_redis_value};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use redis::{Cmd, FromRedisValue, Pipeline, Value, cmd, from_redis_value};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
@@ -46,6 +46,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a lost connection is tried again.
 const SILENT_FOR: Duration = Duration::from_mins(1);
+
+/// The clocks of the servers whose ids are compared differ by less: those of a cluster's nodes, or of a server and the one that takes over.
+const CLOCKS_DIFFER_MILLIS: i64 = 60_000;
 
 /// The name under which a mark has the offset of the present, which is that of each stream. No stream has it.
 const ALL: &str = "";
@@ -194,13 +197,15 @@ impl EntryReader {
         let exist: Vec<(String, Cmd)> = streams.iter().map(|stream| (stream.clone(), exists(stream))).collect();
         let mut there = Vec::new();
         for ((stream, _), reply) in exist.iter().zip(self.ask(&exist)?) {
-            if self.judged(stream, reply)? == Value::Int(1) {
+            if understood::<u64>("EXISTS", stream, self.judged(stream, reply)?)? == 1 {
                 there.push((stream.clone(), info_of(stream)));
             }
         }
         let mut found = BTreeMap::new();
         for ((stream, _), reply) in there.iter().zip(self.ask(&there)?) {
-            found.extend(StreamInfo::of(self.judged(stream, reply)?).map(|info| (stream.clone(), info)));
+            let info = StreamInfo::of(self.judged(stream, reply)?);
+            let info = info.ok_or_else(|| not_understood("the reply to XINFO STREAM", stream))?;
+            found.insert(stream.clone(), info);
         }
         Ok(found)
     }
@@ -257,20 +262,25 @@ impl StreamInfo {
     /// `None`: the reply is not understood.
     fn of(reply: Value) -> Option<Self> {
         let fields: HashMap<String, Value> = from_redis_value(reply).ok()?;
-        let id = |name: &str| {
-            let text: String = from_redis_value(fields.get(name)?.clone()).ok()?;
-            offset_of(&text)
+        let end = offset_of(&field::<String>(&fields, "last-generated-id")??)? + 1;
+        let length: u64 = field(&fields, "length")??;
+        let first = match field::<Option<(String, Value)>>(&fields, "first-entry")?? {
+            Some((id, _)) => offset_of(&id)?,
+            None => end,
         };
-        let number = |name: &str| -> Option<u64> { from_redis_value(fields.get(name)?.clone()).ok() };
-        let end = id("last-generated-id")? + 1;
-        let length = number("length")?;
-        let first = fields.get("first-entry").cloned().and_then(|entry| {
-            let (id, _): (String, Value) = from_redis_value(entry).ok()?;
-            offset_of(&id)
-        });
-        let added = number("entries-added").map(|added| (added, added.saturating_sub(length)));
-        Some(Self { end, first: first.unwrap_or(end), added, deleted: id("max-deleted-entry-id").unwrap_or_default() })
+        let added = field(&fields, "entries-added")?.map(|added: u64| (added, added.saturating_sub(length)));
+        let deleted = match field::<String>(&fields, "max-deleted-entry-id")? {
+            Some(id) => offset_of(&id)?,
+            None => 0,
+        };
+        Some(Self { end, first, added, deleted })
     }
+}
+
+/// The value of a field, or `None` for one that the server does not have. `None` instead of either: it is not understood.
+#[allow(clippy::option_option, reason = "both are passed on by `?`")]
+fn field<T: FromRedisValue>(fields: &HashMap<String, Value>, name: &str) -> Option<Option<T>> {
+    fields.get(name).cloned().map(from_redis_value).transpose().ok()
 }
 
 fn exists(stream: &str) -> Cmd {
@@ -292,8 +302,9 @@ fn offset_of(id: &str) -> Option<i64> {
     Some(millis.checked_mul(1 << SECOND_BITS)?.saturating_add(number.min((1 << SECOND_BITS) - 1)))
 }
 
-fn offset_of_place(place: &DeadLetterId) -> i64 {
-    offset_of(&place.to_string()).unwrap_or_default()
+/// The offset in front of all that any server adds from this second on.
+const fn offset_behind(seconds: i64) -> i64 {
+    (seconds * 1000 - CLOCKS_DIFFER_MILLIS) << SECOND_BITS
 }
 
 /// The id of the entry right in front of an offset, behind which XREAD reads.
@@ -310,10 +321,8 @@ impl RecordReader for EntryReader {
     fn mark(&mut self, _prefix: &str, _topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
         let replies = self.ask(&[(ALL.to_owned(), cmd("TIME"))])?;
         let reply = self.judged(ALL, replies.into_iter().next().unwrap_or_default())?;
-        let (seconds, micros): (i64, i64) = from_redis_value(reply).unwrap_or_default();
-        // No entry gets an id of an earlier time, but ids of this millisecond may be there.
-        let now = (seconds * 1000 + micros / 1000) << SECOND_BITS;
-        Ok(TopicOffsets::from([(ALL.to_owned(), vec![Some(now)])]))
+        let (seconds, _micros): (i64, i64) = understood("TIME", ALL, reply)?;
+        Ok(TopicOffsets::from([(ALL.to_owned(), vec![Some(offset_behind(seconds))])]))
     }
 
     fn start_at(&mut self, mark: &TopicOffsets, topic: &str) -> Result<Option<Vec<Option<i64>>>, Failure> {
@@ -351,14 +360,18 @@ impl RecordReader for EntryReader {
         for ((name, _), reply) in commands.iter().zip(replies) {
             let reply = self.judged(name, reply)?;
             let Some(stream) = self.streams.get_mut(name) else { continue };
-            let mut of_stream: Vec<(String, Value)> = from_redis_value(reply).unwrap_or_default();
-            let read = of_stream.pop().map_or_else(Default::default, |(_, found)| entries(found, name));
+            let mut of_stream: Vec<(String, Value)> = understood("XREAD", name, reply)?;
+            let read = match of_stream.pop() {
+                Some((_, found)) => entries("XREAD", name, found)?,
+                None => VecDeque::new(),
+            };
             if read.len() < stream.at_once as usize {
                 stream.next = stream.next.max(stream.end);
             }
             stream.adapt(read.len(), read.iter().map(|kept| OwnedRecord::room_bytes(&kept.record)).sum(), share);
-            for KeptRecord { id: place, record, .. } in read {
-                let offset = offset_of_place(&place);
+            for KeptRecord { id, record, .. } in read {
+                let id = id.to_string();
+                let offset = offset_of(&id).ok_or_else(|| not_understood(&format!("the id of entry {id}"), name))?;
                 stream.next = stream.next.max(offset + 1);
                 count += 1;
                 record.with_record(&mut room, |record| {
@@ -396,6 +409,44 @@ mod tests {
         assert_eq!(before(offset_of("5-0").unwrap()), "4-4194303");
         assert_eq!(before(0), "0-0");
         assert_eq!((offset_of("x"), offset_of("9223372036854775807-0")), (None, None));
+    }
+
+    #[test]
+    fn a_mark_is_in_front_of_what_a_server_adds_whose_clock_is_behind() {
+        let mark = offset_behind(1_795_372_205);
+        assert!(mark < offset_of("1795372146000-0").unwrap());
+        assert!(mark > offset_of("1795372144999-4194303").unwrap());
+    }
+
+    fn info_reply(fields: &[(&str, Value)]) -> Value {
+        let text = |text: &str| Value::BulkString(text.into());
+        let first = Value::Array(vec![text("5-1"), Value::Array(vec![text("id"), text("a")])]);
+        let usual = [("length", Value::Int(2)), ("last-generated-id", text("7-0")), ("first-entry", first)];
+        let usual = usual.into_iter().filter(|(name, _)| fields.iter().all(|(other, _)| other != name));
+        let all = usual.chain(fields.iter().cloned());
+        Value::Map(all.map(|(name, value)| (text(name), value)).collect())
+    }
+
+    #[test]
+    fn a_field_that_is_not_understood_is_not_taken_for_one_that_the_server_does_not_have() {
+        let offset = |id: &str| offset_of(id).unwrap();
+        let text = |text: &str| Value::BulkString(text.into());
+        let of = |fields: &[(&str, Value)]| StreamInfo::of(info_reply(fields));
+        let (first, end) = (offset("5-1"), offset("7-0") + 1);
+        assert_eq!(of(&[]), Some(info(first, end, None, 0)));
+        let counted = [("entries-added", Value::Int(9)), ("max-deleted-entry-id", text("6-0"))];
+        assert_eq!(of(&counted), Some(info(first, end, Some((9, 7)), offset("6-0"))));
+        assert_eq!(of(&[("first-entry", Value::Nil)]), Some(info(end, end, None, 0)));
+        for (name, value) in [
+            ("length", text("x")),
+            ("last-generated-id", text("9223372036854775807-0")),
+            ("first-entry", Value::Int(1)),
+            ("entries-added", Value::Nil),
+            ("max-deleted-entry-id", text("x")),
+        ] {
+            assert_eq!(of(&[(name, value)]), None, "{name}");
+        }
+        assert_eq!(StreamInfo::of(Value::Okay), None);
     }
 
     fn info(first: i64, end: i64, added: Option<(u64, u64)>, deleted: i64) -> StreamInfo {
