@@ -7,7 +7,7 @@ mod typed_flags;
 
 pub use typed_flags::TypedFlags;
 
-use crate::setting_text::{is_secret, shell_quoted, shown_source};
+use crate::setting_text::{is_secret, names_a_file, shell_quoted, shown_source};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -157,8 +157,8 @@ impl Argument {
     pub fn typed(flag: &str, value: Option<&str>) -> Self {
         let shown = |value: &str| match value.split_once('=') {
             _ if ADDRESSES.contains(&flag) => shown_source(value),
-            _ if flag.ends_with("-password") && !value.starts_with('@') => "…".to_owned(),
-            Some((key, secret)) if flag == "-X" && is_secret(key) && !secret.starts_with('@') => format!("{key}=…"),
+            _ if flag.ends_with("-password") && !names_a_file(value) => "…".to_owned(),
+            Some((key, secret)) if flag == "-X" && is_secret(key) && !names_a_file(secret) => format!("{key}=…"),
             _ => value.to_owned(),
         };
         Self { flag: flag.to_owned(), value: value.map(shown) }

@@ -134,10 +134,11 @@ fn a_secret_is_not_repeated() {
         ("--source", Some("postgres://u:hunter2@h/d")),
         ("-X", Some("sasl.password=hunter2")),
         ("-X", Some("ssl.key.password=@/run/key")),
-        ("--schema-registry-password", Some("hunter2")),
+        ("-X", Some("ssl.keystore.password=@@hunter2")),
+        ("--schema-registry-password", Some("@@hunter2")),
     ];
     let typed = typed("run", &flags);
-    let said = "walrelay run --source postgres://u@h/d -X 'sasl.password=…' -X ssl.key.password=@/run/key";
+    let said = "walrelay run --source postgres://u@h/d -X 'sasl.password=…' -X ssl.key.password=@/run/key -X 'ssl.keystore.password=…'";
     assert_eq!(Remedy::from(Command::new("run")).with(&typed).to_string(), said);
     assert!(!format!("{typed:?}").contains("hunter2"));
 }

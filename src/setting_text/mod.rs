@@ -46,6 +46,11 @@ impl Given {
     }
 }
 
+/// Whether a value that may say `@FILE` does. `@@` begins a text with an `@`.
+pub fn names_a_file(value: &str) -> bool {
+    value.strip_prefix('@').is_some_and(|file| !file.starts_with('@'))
+}
+
 /// Whether a property's value may be a secret, or have one in it.
 pub fn is_secret(property: &str) -> bool {
     // What runs to print a secret is none.

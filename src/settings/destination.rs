@@ -11,7 +11,7 @@ use super::layers::Layers;
 use super::read::SettingsReader;
 use super::table::Definition;
 use super::table::run::{BROKERS, DELIVERY, FROM_DEBEZIUM, PARTITION_COLUMN, PROPERTY, TO, TOMBSTONE_ON_EMPTY_PAYLOAD};
-use crate::setting_text::{FlagFile, Given, Origin, SettingError, is_secret, nearest};
+use crate::setting_text::{FlagFile, Given, Origin, SettingError, is_secret, names_a_file, nearest};
 use crate::sink::destination::{Delivery, Destination, GivenSettings, Kind};
 use crate::sink::kinds::{self, KINDS};
 
@@ -60,7 +60,7 @@ impl SettingsReader<'_> {
         let mut given = self.layers.properties(kind);
         for flag in self.layers.flags.all(PROPERTY.name) {
             let property = typed(flag)?;
-            self.warnings.extend(visible_secret(kind, flag, &property));
+            self.warnings.extend(visible_secret(kind, &property));
             given.push(property);
         }
         let known = |(property, value): (String, Given)| {
@@ -170,10 +170,9 @@ fn read_value(file: &str, origin: &Origin) -> Result<String, SettingError> {
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
 
-fn visible_secret(kind: &Kind, flag: &str, (property, value): &(String, Given)) -> Option<String> {
-    let from_file = flag.split_once("=@").is_some_and(|(_, file)| !file.starts_with('@'));
+fn visible_secret(kind: &Kind, (property, value): &(String, Given)) -> Option<String> {
     // A command that prints one is none.
-    (is_secret(property) && !property.ends_with("-command") && !from_file).then(|| {
+    (is_secret(property) && !property.ends_with("-command") && !names_a_file(&value.text)).then(|| {
         let variable = format!("{}{}", Layers::prefix(kind), property.to_ascii_uppercase().replace(['.', '-'], "_"));
         format!("{}: its value shows in ps: use -X {property}=@FILE or the variable {variable}", value.origin)
     })
@@ -284,6 +283,15 @@ mod tests {
         let (read, warnings) = read(None, &["sasl.password=hunter2"], &[]);
         assert!(warnings[0].contains("WALRELAY_KAFKA_SASL_PASSWORD") && !warnings[0].contains("hunter2"));
         assert!(!format!("{:?}", read.unwrap()).contains("hunter2"));
+    }
+
+    #[test]
+    fn a_secret_that_only_looks_like_a_file_is_a_warning_too() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let warnings = |value: &str| read(None, &[&format!("sasl.password={value}")], &[]).1.len();
+        assert_eq!(warnings("a=@hunter2"), 1);
+        assert_eq!(warnings("@@hunter2"), 1);
+        assert_eq!(warnings(&format!("@{}", file.path().display())), 0);
     }
 
     #[test]

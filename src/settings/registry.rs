@@ -8,7 +8,7 @@ use super::table::run::{
     SCHEMA_REGISTRY, SCHEMA_REGISTRY_CA, SCHEMA_REGISTRY_PASSWORD, SCHEMA_REGISTRY_USER, SCHEMA_SUBJECT,
 };
 use crate::secret::Secret;
-use crate::setting_text::{Given, Origin, SettingError};
+use crate::setting_text::{Given, Origin, SettingError, names_a_file};
 use crate::sink::registry::{Credentials, Registry, Subjects};
 
 impl SettingsReader<'_> {
@@ -50,7 +50,7 @@ impl SettingsReader<'_> {
 
 /// A password that everybody on the machine can see.
 fn visible(password: &Given) -> Option<String> {
-    let is_here = matches!(password.origin, Origin::Flag(_)) && !password.text.starts_with('@');
+    let is_here = matches!(password.origin, Origin::Flag(_)) && !names_a_file(&password.text);
     is_here.then(|| {
         format!("{}: it shows in ps: use @FILE or the variable WALRELAY_SCHEMA_REGISTRY_PASSWORD", password.origin)
     })

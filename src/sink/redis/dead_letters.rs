@@ -76,9 +76,9 @@ impl DeadLetterPages for StreamPages {
         Ok(read)
     }
 
-    fn remove(&mut self, places: &[DeadLetterId]) -> Result<(), Failure> {
-        let places: Vec<String> = places.iter().map(DeadLetterId::to_string).collect();
-        self.ask(cmd("XDEL").arg(&self.stream).arg(places)).map(drop)
+    fn remove(&mut self, ids: &[DeadLetterId]) -> Result<(), Failure> {
+        let ids: Vec<String> = ids.iter().map(DeadLetterId::to_string).collect();
+        self.ask(cmd("XDEL").arg(&self.stream).arg(ids)).map(drop)
     }
 }
 
@@ -102,7 +102,7 @@ fn dead_letter_id(id: &str) -> Option<DeadLetterId> {
 }
 
 /// The record of an entry.
-fn record(stream: &str, place: DeadLetterId, fields: &[Field]) -> OwnedRecord {
+fn record(stream: &str, id: DeadLetterId, fields: &[Field]) -> OwnedRecord {
     let (mut key, mut value, mut headers) = (None, None, Vec::new());
     for (name, bytes) in fields {
         // walrelay writes no field whose name is no text.
@@ -122,7 +122,7 @@ fn record(stream: &str, place: DeadLetterId, fields: &[Field]) -> OwnedRecord {
         key,
         value,
         headers: &headers,
-        timestamp_millis: i64::try_from(place.major).unwrap_or_default(),
+        timestamp_millis: i64::try_from(id.major).unwrap_or_default(),
         partition: None,
         content: Content::Unknown,
     })
@@ -163,8 +163,8 @@ mod tests {
         let fields: [&[u8]; 10] = [b"id", b"a", b"type", b"t", b"key", b"k", b"payload", b"\xff", b"header:key", b"h"];
         let reply = vec![entry(b"7-1", words(&fields)), entry(b"12-0", words(&[b"header:own", b"bad"]))];
         let found = entries("XRANGE", "dead", Value::Array(reply)).unwrap();
-        let places: Vec<String> = found.iter().map(|kept| kept.id.to_string()).collect();
-        assert_eq!(places, ["7-1", "12-0"]);
+        let ids: Vec<String> = found.iter().map(|kept| kept.id.to_string()).collect();
+        assert_eq!(ids, ["7-1", "12-0"]);
         found[0].record.with_record(&mut HeaderRoom::default(), |record| {
             assert_eq!((record.topic, record.key, record.value), ("dead", Some(&b"k"[..]), Some(&b"\xff"[..])));
             let headers: Vec<_> = record.headers.iter().map(|header| (header.name, header.value)).collect();
