@@ -53,6 +53,8 @@ pub fn names_a_file(value: &str) -> bool {
 
 /// Whether a property's value may be a secret, or have one in it.
 pub fn is_secret(property: &str) -> bool {
+    // Variables have these names, too.
+    let property = property.to_ascii_lowercase().replace(['_', '-'], ".");
     // What runs to print a secret is none.
     let is_command = property.ends_with("command");
     let parts = ["password", "secret", "pem", "private", "oauthbearer.config", "jaas"];
@@ -126,5 +128,28 @@ impl fmt::Display for Origin {
             },
         };
         write!(f, "{} ({}, line {line})", one_line(name, LONGEST_KEY), shown_path(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_known_however_its_name_is_written() {
+        for name in
+            ["sasl.password", "PASSWORD", "SECRET_ACCESS_KEY", "secret-access-key", "sasl-oauthbearer-config", "TOKEN"]
+        {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in ["sasl.username", "password-command", "PASSWORD_COMMAND", "max.tokens"] {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_a_single_at_names_a_file() {
+        let named = ["@/run/key", "@", "@@key", "key", "", "a=@key"].map(names_a_file);
+        assert_eq!(named, [true, true, false, false, false, false]);
     }
 }
