@@ -30,6 +30,7 @@ mod shards;
 mod table;
 mod verify;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -159,6 +160,9 @@ fn read_with(
     let mut reader = SettingsReader { layers: Layers::open(values, environment)?, warnings: Vec::new() };
     let log = reader.log()?;
     let task = task(&mut reader)?;
+    // A setting may be read twice, as by `setup --backfill`.
+    let mut said = HashSet::new();
+    reader.warnings.retain(|warning| said.insert(warning.clone()));
     Ok(Invocation { task, log, warnings: reader.warnings, typed: TypedFlags::default() })
 }
 

@@ -174,10 +174,7 @@ impl SettingsReader<'_> {
         for flag in [of_run::KEY_COLUMN.name, of_run::ID_COLUMN.name] {
             self.layers.flags.forget(flag);
         }
-        let request = self.backfill()?;
-        // Each setting is read twice, and so is each warning.
-        self.warnings.dedup();
-        Ok(request)
+        self.backfill()
     }
 
     pub(super) fn backfill(&mut self) -> Result<backfill::BackfillRequest, SettingError> {

@@ -54,6 +54,13 @@ fn refused_in(environment: &Environment, arguments: &[&str]) -> String {
 }
 
 #[test]
+fn a_warning_is_given_once_although_settings_are_read_twice() {
+    let arguments = ["setup", "--apply", "--backfill", "-t", "Outbox", "-d", "postgres://a:hunter2@db"];
+    let Ok(Invocation { warnings, .. }) = parse_in(&environment(&[]), &arguments) else { panic!("refused") };
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+}
+
+#[test]
 fn without_flags_run_means_the_documented_defaults() {
     let config = run(&[]);
     assert_eq!(config.source.to_string(), "me as me at localhost:5432");
