@@ -90,7 +90,10 @@ fn add_properties(
             add_properties(found, kind, &format!("{name}."), table, toml)?;
         } else {
             let entry = entry(&format!("{kind}.{name}"), &key.span(), value, toml)?;
-            found.insert(name, entry);
+            let origin = entry.origin.clone();
+            if let Some(first) = found.insert(name, entry) {
+                return Err(SettingError::exclusive(&first.origin, &origin));
+            }
         }
     }
     Ok(())
@@ -225,6 +228,11 @@ mod tests {
     #[test]
     fn one_setting_written_twice_is_refused() {
         assert!(refused("max-row = 1\nmax_row = 2").0.contains("exclude each other"));
+        let (error, _) = refused("[kafka]\n\"linger.ms\" = 1\nlinger.ms = 2");
+        assert!(
+            error.contains("line 2") && error.contains("line 3") && error.contains("exclude each other"),
+            "{error}"
+        );
     }
 
     #[test]

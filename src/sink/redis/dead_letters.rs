@@ -1,7 +1,7 @@
 //! Reads a dead-letter stream, and removes entries that were published again.
 //!
-//! In: settings, a stream. Out: the records of its entries, up to the last entry at the beginning. Settled entries are deleted (XDEL), since a
-//! stream has no place to remember them. The fields are those that `message` writes; an entry's time is the one at which the server took it.
+//! In: settings, a stream. Out: the records of its entries, up to the last entry at the beginning. Replayed entries are deleted (XDEL), since a
+//! stream keeps nothing about them. The fields are those that `message` writes; an entry's time is the one at which the server took it.
 //! Specification: Redis, commands XRANGE, XREVRANGE, XDEL.
 
 use super::RedisSettings;
