@@ -75,9 +75,11 @@ impl SettingsReader<'_> {
     pub(super) fn asks_what_it_can(&self, kind: &'static Kind, delivery: Delivery) -> Result<(), SettingError> {
         let tombstones = self.get(&TOMBSTONE_ON_EMPTY_PAYLOAD)?;
         let exactly_once = delivery != Delivery::AtLeastOnce;
+        // An empty text asks for no such column.
+        let partitions = self.given(&PARTITION_COLUMN)?.is_some_and(|column| !column.is_empty());
         let asked: [(bool, &Definition, &str); 4] = [
             (!kind.can.exactly_once && exactly_once, &DELIVERY, "it has no transactions of records"),
-            (!kind.can.partitions, &PARTITION_COLUMN, "it has no partitions"),
+            (!kind.can.partitions && partitions, &PARTITION_COLUMN, "it has no partitions"),
             (!kind.can.null_values && tombstones, &TOMBSTONE_ON_EMPTY_PAYLOAD, "it has no records without a value"),
             (!kind.can.debezium, &FROM_DEBEZIUM, "Debezium's records are Kafka's"),
         ];

@@ -60,6 +60,14 @@ fn a_warning_is_given_once_although_settings_are_read_twice() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
 }
 
+#[cfg(feature = "redis")]
+#[test]
+fn where_there_are_no_partitions_their_column_may_be_empty() {
+    let to = ["--to=redis://h", "--partition-column"];
+    assert_eq!(run(&[&to[..], &[""]].concat()).mapping.partition_column.as_deref(), Some(""));
+    assert!(refused(&[&["run"], &to[..], &["p"]].concat()).contains("it has no partitions"));
+}
+
 #[test]
 fn without_flags_run_means_the_documented_defaults() {
     let config = run(&[]);
