@@ -166,7 +166,7 @@ pub(crate) mod bench {
 
     settings! { FLAGS "":
         /// Rows in the backlog
-        ROWS: u64 = one("rows", "N", &Number(1, 1_000_000_000, "a whole number, at least 1")).or("200000");
+        ROWS: u64 = one("rows", "N", &Number(1, 1_000_000_000, "a whole number, 1 to 1000000000")).or("200000");
 
         /// Size of a payload as text
         PAYLOAD_BYTES: usize = one("payload-bytes", "SIZE", &size(1, 100 << 20, ", at most 100MiB")).or("300");
