@@ -36,7 +36,7 @@ pub const EXIT_CODES: [ExitCode; 5] = [
     ExitCode {
         codes: &[ExitKind::Settings.exit_code()],
         short: "the settings are wrong",
-        meaning: "the settings are wrong; nothing was contacted or changed",
+        meaning: "the settings are wrong; nothing was changed",
         action: "correct the setting that the error names",
     },
     ExitCode {
