@@ -130,7 +130,7 @@ pub const FAMILIES: &[Family] = &[
     }),
     Family::gauge(
         "walrelay_in_flight_bytes",
-        "Bytes of key and value enqueued and not acknowledged.",
+        "Bytes of key, value and headers enqueued and not acknowledged.",
         |scrape, out| out.single(scrape.metrics.in_flight_bytes.load(Relaxed)),
     ),
     Family::gauge(

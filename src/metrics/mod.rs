@@ -455,7 +455,7 @@ impl Metrics {
         self.bad_rows.counts()
     }
 
-    /// The number of records that are enqueued and not acknowledged, and their bytes of key and value.
+    /// The number of records that are enqueued and not acknowledged, and their bytes of key, value and headers.
     pub fn in_flight(&self) -> (u64, u64) {
         (self.in_flight_records.load(Relaxed), self.in_flight_bytes.load(Relaxed))
     }

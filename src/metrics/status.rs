@@ -26,7 +26,7 @@ pub struct Status {
     pub lag_bytes: Option<u64>,
     /// The number of records that are enqueued and not acknowledged.
     pub in_flight_records: u64,
-    /// Their bytes of key and value.
+    /// Their bytes of key, value and headers.
     pub in_flight_bytes: u64,
     /// The number of records that were acknowledged since the start.
     pub events_total: u64,
