@@ -31,7 +31,7 @@ pub(super) struct SettingsReader<'a> {
     pub(super) warnings: Vec<String>,
 }
 
-/// The settings that every command but `completions` needs.
+/// The settings of commands that look at a slot.
 pub(super) struct SlotSettings {
     source: Source,
     pub(super) publication: String,

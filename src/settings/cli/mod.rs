@@ -1,10 +1,10 @@
-//! Defines the command line: the commands here, and their flags from the table of settings. The doc comment of a command is its
-//! help text.
+//! Defines the command line: the commands here, and their flags from the table of settings. The doc comment of a command is the
+//! beginning of its help text; what stands behind the flags is here, too.
 //!
 //! In: the arguments of the process. Out: `Typed`, the command, and `FlagValues`, with every flag's value as text under its name, as in the
 //! other layers. Or the text to print instead ([`Exit`](super::Exit)).
-//! This module only checks that a flag exists and has a value. [`settings`](crate::settings) knows what values mean, and where else they
-//! may come from. It has to distinguish a default from a value that was given, so no flag has a default here.
+//! This module checks that a flag exists, has a value if it needs one, and goes with the other flags. [`settings`](crate::settings) knows what
+//! values mean, and where else they may come from. It has to distinguish a default from a value that was given, so no flag has a default here.
 //!
 //! Invariant: no message quotes an argument that may contain a password. No type here has `Debug`, for the same reason.
 
