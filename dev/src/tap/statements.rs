@@ -10,7 +10,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use parking_lot::{Condvar, Mutex};
@@ -81,18 +80,6 @@ impl StatementTap {
     /// Whether the place to stop at was reached.
     pub fn is_stopped(&self) -> bool {
         self.counter.state.lock().stopped
-    }
-
-    /// Waits for at most `limit` until the place is reached. Returns whether it was.
-    pub fn wait_stopped(&self, limit: Duration) -> bool {
-        let mut state = self.counter.state.lock();
-        let until = Instant::now() + limit;
-        while !state.stopped {
-            if self.counter.changed.wait_until(&mut state, until).timed_out() {
-                break;
-            }
-        }
-        state.stopped
     }
 
     /// Lets go on what is held, or would be later.
@@ -175,7 +162,6 @@ impl Watcher for Counter {
 impl Counter {
     fn reached(&self, state: &mut parking_lot::MutexGuard<'_, State>, action: Action) -> Verdict {
         state.stopped = true;
-        self.changed.notify_all();
         match action {
             Action::Cut => Verdict::Cut,
             Action::CutAll => Verdict::CutAll,
