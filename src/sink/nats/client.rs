@@ -1,4 +1,4 @@
-//! The library's client behind the ordered queue: connects, sends messages, judges the answers.
+//! [`NatsSession`]: the library's client behind the ordered queue. It connects, sends messages, and judges the answers.
 //!
 //! In: records from the ordered queue. Out: their outcomes. Many messages are under way on one connection, and at most one of a key, since
 //! JetStream accepts messages behind a refused one. Messages that were under way when a connection was lost, or that were not acknowledged
@@ -16,7 +16,7 @@ use super::{KIND, NatsSettings};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
-use crate::sink::ordered_queue::{Fit, Receiver, Reconnect, RecordIndex, RecordOutcome, TakenRecord, within};
+use crate::sink::ordered_queue::{Fit, Receiver, RecordIndex, RecordOutcome, Session, TakenRecord, within};
 use crate::sink::sockets::Sockets;
 use crate::sink::{Failure, FailureClass};
 use async_nats::connection::State;
@@ -58,50 +58,14 @@ const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(10);
 /// How long a message may stay unacknowledged while others are acknowledged.
 const ACKNOWLEDGED_AT_LAST: Duration = Duration::from_mins(1);
 
-/// How often the worker looks whether one of these times has run out.
+/// How often the session looks whether one of these times has run out.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The part before the number in the subject of an answer to a question.
 const ANSWER: &str = "s";
 
-/// Runs until the relay has dropped the sink.
-pub(super) async fn run(settings: &NatsSettings, receiver: &mut Receiver) {
-    let (mut reconnect, mut server) = (Reconnect::default(), 0);
-    loop {
-        let Some(opened) = receiver.while_listening(NatsWorker::open(settings, server)).await else { return };
-        let ended = match opened {
-            Err(failure) => Err(failure),
-            Ok(mut worker) => {
-                let ended = worker.serve(receiver).await;
-                // Answers that came before the end count.
-                if let Some(Some(answer)) = worker.answers.next().now_or_never() {
-                    worker.hear(&answer, receiver);
-                }
-                if let Err(failure) = &ended {
-                    worker.give_back(failure, receiver);
-                }
-                if worker.answered {
-                    reconnect = Reconnect::default();
-                }
-                ended
-            }
-        };
-        match ended {
-            // The relay has dropped the sink.
-            Ok(()) => return,
-            Err(failure) => {
-                server += 1;
-                if reconnect.wait(receiver, failure).await.is_none() {
-                    return;
-                }
-            }
-        }
-    }
-}
-
 /// A connection, and its messages under way.
-#[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
-struct NatsWorker<'a> {
+pub(super) struct NatsSession<'a> {
     settings: &'a NatsSettings,
     connection: NatsConnection,
     answers: Subscriber,
@@ -116,12 +80,10 @@ struct NatsWorker<'a> {
     taken: Vec<TakenRecord<RecordIndex>>,
     /// When a message was last acknowledged, or the first one was sent.
     acknowledged: Instant,
-    /// When the worker next looks for missing acknowledgements.
+    /// When the session next looks for missing acknowledgements.
     look_at: Instant,
-    /// Whether the reported failure is a missing acknowledgement.
-    unanswered: bool,
-    /// Whether JetStream has acknowledged a message on this connection.
-    answered: bool,
+    /// The failure for which messages are sent again: an acknowledgement is missing, and none has come since.
+    missing: Option<Failure>,
     /// Whether the server is about to shut down.
     leaves: bool,
     /// Whether the library's queue is full.
@@ -130,9 +92,21 @@ struct NatsWorker<'a> {
     no_responders: NoResponders,
 }
 
-impl<'a> NatsWorker<'a> {
-    async fn open(settings: &'a NatsSettings, server: usize) -> Result<Self, Failure> {
-        let mut connection = NatsConnection::open(settings, server).await?;
+/// An event on the connection.
+pub(super) enum NatsEvent {
+    Answer(Message),
+    /// The library reports something. `None`: its client has ended.
+    Library(Option<async_nats::Event>),
+    /// The session has to look for missing acknowledgements.
+    Look,
+}
+
+impl<'a> Session for NatsSession<'a> {
+    type Settings = &'a NatsSettings;
+    type Event = NatsEvent;
+
+    async fn open(settings: &'a NatsSettings, attempt: usize) -> Result<Self, Failure> {
+        let mut connection = NatsConnection::open(settings, attempt).await?;
         let stream = settings.stream.as_deref().filter(|_| settings.atomic);
         let atomic = match stream {
             Some(stream) => connection.allows_atomic(stream).await?,
@@ -153,40 +127,17 @@ impl<'a> NatsWorker<'a> {
             taken: Vec::new(),
             acknowledged: now,
             look_at: now + LOOK_EVERY,
-            unanswered: false,
-            answered: false,
+            missing: None,
             leaves: false,
             is_stuck: false,
             no_responders: NoResponders::of(settings.stream.clone()),
         })
     }
 
-    async fn serve(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
-        receiver.set_blocked(None);
-        loop {
-            if self.leaves && self.flights.under_way == 0 {
-                return Err(KIND.broken(&self.connection.address, "it is about to leave"));
-            }
-            self.fill(receiver);
-            if self.is_stuck {
-                return Err(KIND.broken(&self.connection.address, "it reads nothing of what is sent"));
-            }
-            tokio::select! {
-                work = receiver.next() => if work.is_none() {
-                    return Ok(());
-                },
-                Some(answer) = self.answers.next() => self.hear(&answer, receiver),
-                event = self.connection.events.recv() => self.heed(event, receiver)?,
-                () = tokio::time::sleep_until(self.look_at), if self.flights.under_way > 0 => {
-                    self.look_at = Instant::now() + LOOK_EVERY;
-                    self.look(receiver)?;
-                }
-            }
+    fn fill(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
+        if self.leaves && self.flights.under_way == 0 {
+            return Err(KIND.broken(&self.connection.address, "it is about to leave"));
         }
-    }
-
-    /// Sends as many messages as may be under way.
-    fn fill(&mut self, receiver: &mut Receiver) {
         while !self.leaves && receiver.has_ready() {
             let (mut room, mut bytes) = (WINDOW.saturating_sub(self.flights.under_way), self.flights.bytes);
             let mut taken = std::mem::take(&mut self.taken);
@@ -201,7 +152,7 @@ impl<'a> NatsWorker<'a> {
             let any = !taken.is_empty();
             let now = Instant::now();
             // If messages are sent again for want of an answer, the time for the next one does not start over.
-            if any && self.flights.under_way == 0 && !self.unanswered {
+            if any && self.flights.under_way == 0 && self.missing.is_none() {
                 self.acknowledged = now;
             }
             if most_of_a_key > 1 {
@@ -216,8 +167,46 @@ impl<'a> NatsWorker<'a> {
                 break;
             }
         }
+        if self.is_stuck {
+            return Err(KIND.broken(&self.connection.address, "it reads nothing of what is sent"));
+        }
+        Ok(())
     }
 
+    async fn event(&mut self) -> NatsEvent {
+        tokio::select! {
+            Some(answer) = self.answers.next() => NatsEvent::Answer(answer),
+            event = self.connection.events.recv() => NatsEvent::Library(event),
+            () = tokio::time::sleep_until(self.look_at), if self.flights.under_way > 0 => NatsEvent::Look,
+        }
+    }
+
+    fn heed(&mut self, event: NatsEvent, receiver: &mut Receiver) -> Result<(), Failure> {
+        match event {
+            NatsEvent::Answer(answer) => {
+                self.settle(&answer, receiver);
+                self.drain_answers(receiver);
+                Ok(())
+            }
+            NatsEvent::Library(event) => self.heed_library(event, receiver),
+            NatsEvent::Look => self.look(receiver),
+        }
+    }
+
+    fn blocked(&self) -> Option<&Failure> {
+        self.missing.as_ref()
+    }
+
+    fn drain(&mut self, receiver: &mut Receiver) {
+        self.drain_answers(receiver);
+        if self.flights.batches > 0 {
+            // The stream refuses a batch with a message that it has.
+            receiver.mark_each_alone(&receiver.taken());
+        }
+    }
+}
+
+impl NatsSession<'_> {
     /// Sends records of one key: one, or several as a batch.
     fn send(&mut self, run: &[TakenRecord<RecordIndex>], now: Instant, receiver: &mut Receiver) {
         let Some(&first) = run.first() else { return };
@@ -232,7 +221,7 @@ impl<'a> NatsWorker<'a> {
                 } else {
                     receiver.send_each_alone(run);
                 }
-                return receiver.publish();
+                return;
             }
         };
         for (index, (taken, headers)) in messages.into_iter().enumerate() {
@@ -270,13 +259,11 @@ impl<'a> NatsWorker<'a> {
         run.iter().enumerate().filter_map(message).collect()
     }
 
-    /// Settles an answer, and all others that have come.
-    fn hear(&mut self, answer: &Message, receiver: &mut Receiver) {
-        self.settle(answer, receiver);
+    /// Settles what all answers that have come are for.
+    fn drain_answers(&mut self, receiver: &mut Receiver) {
         while let Some(Some(answer)) = self.answers.next().now_or_never() {
             self.settle(&answer, receiver);
         }
-        receiver.publish();
     }
 
     /// Settles the message, or the batch, that the answer is for.
@@ -292,7 +279,7 @@ impl<'a> NatsWorker<'a> {
         let subject = receiver.record(taken.item).map_or("", |record| record.topic());
         let outcome =
             if is_from_nobody { Some(self.judge_nobody(subject)) } else { judge(subject, records, &answer.payload) };
-        // Other programs may answer too: the worker goes on waiting for JetStream's answer.
+        // Other programs may answer too: the session goes on waiting for JetStream's answer.
         let Some(outcome) = outcome else { return };
         self.flights.take(number);
         match outcome {
@@ -303,10 +290,7 @@ impl<'a> NatsWorker<'a> {
                     receiver.delivered(taken.key, records);
                 }
                 self.acknowledged = Instant::now();
-                self.answered = true;
-                if std::mem::take(&mut self.unanswered) {
-                    receiver.set_blocked(None);
-                }
+                self.missing = None;
             }
             RecordOutcome::Refused(failure) if failure.class == FailureClass::Unlisted && records > 1 => {
                 receiver.search(&receiver.taken_of(taken.key), &failure);
@@ -335,7 +319,7 @@ impl<'a> NatsWorker<'a> {
         outcome
     }
 
-    fn heed(&mut self, event: Option<async_nats::Event>, receiver: &mut Receiver) -> Result<(), Failure> {
+    fn heed_library(&mut self, event: Option<async_nats::Event>, receiver: &mut Receiver) -> Result<(), Failure> {
         match EventMeaning::of(&self.connection.address, event) {
             EventMeaning::Nothing => Ok(()),
             EventMeaning::Leaves => {
@@ -351,7 +335,6 @@ impl<'a> NatsWorker<'a> {
             EventMeaning::Forbidden(subject) => {
                 // The error does not say which batch it is for.
                 if self.flights.batches > 0 {
-                    receiver.mark_each_alone(&receiver.taken());
                     return Err(not_permitted(&subject));
                 }
                 self.refuse_all_to(&subject, receiver);
@@ -371,12 +354,12 @@ impl<'a> NatsWorker<'a> {
                 receiver.settle(flight.taken, &RecordOutcome::Refused(not_permitted(subject)));
             }
         }
-        receiver.publish();
     }
 
     /// Looks whether an acknowledgement is overdue, or the connection is lost.
     fn look(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
         let now = Instant::now();
+        self.look_at = now + LOOK_EVERY;
         if self.connection.client.connection_state() == State::Disconnected {
             return Err(errors::ended(&self.connection.address, self.connection.timeout));
         }
@@ -395,23 +378,9 @@ impl<'a> NatsWorker<'a> {
             receiver.settle(flight.taken, &RecordOutcome::Unanswered);
         }
         if missing.is_some() {
-            self.unanswered = true;
-            receiver.set_blocked(missing);
-            receiver.publish();
+            self.missing = missing;
         }
         Ok(())
-    }
-
-    /// Puts the messages under way back into the queue: nobody knows whether they were stored. `failure`: why the connection ended.
-    fn give_back(&mut self, failure: &Failure, receiver: &mut Receiver) {
-        let taken = receiver.taken();
-        if self.flights.batches > 0 {
-            // The stream refuses a batch with a message that it has.
-            receiver.mark_each_alone(&taken);
-        }
-        self.flights = Flights::default();
-        receiver.connection_lost(&taken, failure, false);
-        receiver.publish();
     }
 }
 

@@ -18,7 +18,7 @@ mod reader;
 #[cfg(test)]
 pub(super) use self::errors::remedied;
 
-use self::client::{ANSWERED_WITHIN, NatsConnection, QUEUE};
+use self::client::{ANSWERED_WITHIN, NatsConnection, NatsSession, QUEUE};
 use self::dead_letters::SubjectPages;
 pub use self::errors::judge;
 use self::errors::{Answered, log_in_fails};
@@ -35,7 +35,7 @@ use crate::sink::destination::{
 };
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, timeout, tls};
 use crate::sink::ordered_queue::socket::{self, Tls};
-use crate::sink::ordered_queue::{QueueSink, REACHED_WITHIN, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use crate::sink::ordered_queue::{QueueSink, REACHED_WITHIN, RECORD_OVERHEAD_BYTES, Receiver, block_on, drive};
 use crate::sink::reading::RecordReader;
 use async_nats::ConnectOptions;
 use secrecy::ExposeSecret as _;
@@ -176,7 +176,7 @@ impl Destination for NatsSettings {
         let settings = self.named(client);
         let bytes = settings.max_in_flight;
         QueueSink::start("nats", bytes, admit, async move |receiver: &mut Receiver| {
-            Box::pin(client::run(&settings, receiver)).await;
+            drive::<NatsSession<'_>>(&settings, receiver).await;
         })
     }
 

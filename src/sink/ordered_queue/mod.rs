@@ -33,6 +33,8 @@ mod chunk;
 mod client;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod dead_letters;
+#[cfg(feature = "nats")]
+mod driver;
 mod hand_over;
 mod receiver;
 mod reconnect;
@@ -49,6 +51,8 @@ pub use client::QueueSink;
 pub(super) use client::block_on;
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub use dead_letters::{DeadLetterPages, PagedDeadLetters};
+#[cfg(feature = "nats")]
+pub use driver::{Session, drive};
 pub use hand_over::RECORD_OVERHEAD_BYTES;
 pub use receiver::{Receiver, RecordIndex, RecordOutcome};
 pub use reconnect::{REACHED_WITHIN, Reconnect, within};

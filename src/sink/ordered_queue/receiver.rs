@@ -46,6 +46,10 @@ pub struct Receiver {
     refused: Vec<Refused>,
     empty: Vec<(Chunk, usize)>,
     suspects: Suspects,
+    /// Something has changed that the relay's side cannot see yet.
+    is_changed: bool,
+    /// A record was stored since [`Receiver::take_stored`].
+    is_stored: bool,
 }
 
 /// A refusal that the relay has to decide on.
@@ -119,6 +123,8 @@ impl Receiver {
             refused: Vec::new(),
             empty: Vec::new(),
             suspects: Suspects::default(),
+            is_changed: false,
+            is_stored: false,
         }
     }
 
@@ -137,17 +143,15 @@ impl Receiver {
     /// relay has dropped the sink, and the client ends.
     pub async fn next(&mut self) -> Option<()> {
         let message = match self.pauses.peek() {
-            None => self.from.recv().await,
-            Some(Reverse((until, _))) => match tokio::time::timeout_at(*until, self.from.recv()).await {
-                Ok(message) => message,
-                Err(_over) => {
-                    self.resume();
-                    return Some(());
-                }
-            },
+            None => Ok(self.from.recv().await),
+            Some(Reverse((until, _))) => tokio::time::timeout_at(*until, self.from.recv()).await,
         };
-        self.heed(message?);
+        match message {
+            Ok(message) => self.heed(message?),
+            Err(_over) => self.resume(),
+        }
         self.take_over();
+        self.publish();
         Some(())
     }
 
@@ -164,6 +168,7 @@ impl Receiver {
         self.take_over();
         self.doubtful = self.queue.pushed();
         self.queue.return_all();
+        self.publish();
         if let Some(ended) = self.restarted.take() {
             self.shared.client_ended(self.generation);
             // The relay's thread waits for a second at most.
@@ -186,7 +191,7 @@ impl Receiver {
             self.queue.resume(key);
         }
         // The records of these keys are not held any more.
-        self.publish();
+        self.is_changed = true;
     }
 
     /// Ends the pause of the key that goes on first. Returns what was left of it, in whole seconds.
@@ -194,6 +199,7 @@ impl Receiver {
     pub(super) fn end_pause(&mut self) -> u64 {
         let Reverse((until, key)) = self.pauses.pop().unwrap();
         self.queue.resume(key);
+        self.is_changed = true;
         self.publish();
         (until + Duration::from_millis(500) - Instant::now()).as_secs()
     }
@@ -211,9 +217,7 @@ impl Receiver {
                     self.queue.push(key, index);
                 }
                 // A relay that stops waits until all records in flight are held.
-                if self.queue.held() > held {
-                    self.publish();
-                }
+                self.is_changed |= self.queue.held() > held;
             }
             Message::Resolve(id, decision) => self.decide(id, decision),
             Message::Restart { generation, ended } => {
@@ -226,13 +230,13 @@ impl Receiver {
 
     fn decide(&mut self, id: RefusalId, decision: Decision) {
         let Some(KeyRefusal { key, failure, pause }) = self.refusals.remove(&id) else { return };
+        self.is_changed = true;
         if !matches!(decision, Decision::Retry) {
             self.clear_first(key);
         }
         let old = match decision {
             Decision::Retry => {
                 self.pause(key, failure, pause);
-                self.publish();
                 return;
             }
             Decision::Skip => self.queue.resolve(key, None),
@@ -247,7 +251,6 @@ impl Receiver {
         if let Some(old) = old {
             self.give_back(old);
         }
-        self.publish();
     }
 
     /// Lets the key's first record wait for `pause`.
@@ -296,7 +299,7 @@ impl Receiver {
         for (_, kept) in std::mem::take(&mut self.chunks) {
             self.empty_out(kept.chunk);
         }
-        self.publish();
+        self.is_changed = true;
     }
 
     /// The record with this index.
@@ -430,6 +433,7 @@ impl Receiver {
         if self.queue.under_way(key) == 0 {
             return false;
         }
+        self.is_changed = true;
         match outcome {
             RecordOutcome::Duplicate if self.is_first_time(taken) => {
                 if self.queue.under_way(key) > 1 {
@@ -440,6 +444,7 @@ impl Receiver {
                 self.refuse(key, item, &duplicate(), RETRY_AFTER);
             }
             RecordOutcome::Delivered | RecordOutcome::Duplicate => {
+                self.is_stored = true;
                 self.clear_first(key);
                 self.queue.delivered(key);
                 if !self.obstacles.is_empty() {
@@ -568,8 +573,16 @@ impl Receiver {
         self.refused.push(Refused { id, tag, record, failure: failure.clone() });
     }
 
-    /// Makes what was settled visible to the relay's side.
+    /// Whether a record was stored since the last call.
+    pub(super) fn take_stored(&mut self) -> bool {
+        std::mem::take(&mut self.is_stored)
+    }
+
+    /// Makes what has changed visible to the relay's side.
     pub fn publish(&mut self) {
+        if !std::mem::take(&mut self.is_changed) {
+            return;
+        }
         let mut back = self.shared.back();
         back.chunks.append(&mut self.empty);
         if back.generation == self.generation {
