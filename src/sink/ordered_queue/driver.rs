@@ -52,6 +52,11 @@ pub trait Session: Sized {
 
     /// The session has ended: settles the records whose answers have come before.
     fn drain(&mut self, receiver: &mut Receiver);
+
+    /// The relay has dropped the sink: says so to the server.
+    fn leave(&self) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
 }
 
 /// The end of a session.
@@ -88,7 +93,10 @@ pub async fn drive<S: Session>(settings: S::Settings, receiver: &mut Receiver) {
 /// Serves a session until its end, and gives back what is under way then.
 async fn serve<S: Session>(mut session: S, receiver: &mut Receiver) -> SessionEnd {
     match converse(&mut session, receiver).await {
-        Ok(()) => SessionEnd::Closed,
+        Ok(()) => {
+            session.leave().await;
+            SessionEnd::Closed
+        }
         Err(failure) => {
             session.drain(receiver);
             receiver.connection_lost(&receiver.taken(), &failure, false);

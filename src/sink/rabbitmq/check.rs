@@ -3,7 +3,7 @@
 //! In: facts, gathered without changing anything: what is declared is declared passively, and the message that is published goes to
 //! a queue that does not exist and comes back. Out: findings. Judging is pure.
 
-use super::client::{Probe, RabbitmqSession};
+use super::client::{Probe, RabbitmqConnection};
 use super::errors::{self, Closing};
 use super::{KIND, RabbitSettings};
 use crate::check_finding::{Finding, Level, Side};
@@ -54,26 +54,26 @@ pub(super) fn check(settings: &RabbitSettings, wanted: &Wanted<'_>) -> Vec<Findi
 }
 
 async fn gather(settings: &RabbitSettings, host: usize) -> Result<RabbitmqFacts, Failure> {
-    let mut session = RabbitmqSession::open(settings, host).await?;
+    let mut connection = RabbitmqConnection::open(settings, host).await?;
     let RabbitSettings { exchange, queue, .. } = settings;
-    let exchange = if exchange.is_empty() { None } else { Some(session.exchange_declare(exchange, true).await?) };
+    let exchange = if exchange.is_empty() { None } else { Some(connection.exchange_declare(exchange, true).await?) };
     let queue = match queue {
         None => None,
-        Some(queue) => Some(session.queue_declare(queue, true).await?),
+        Some(queue) => Some(connection.queue_declare(queue, true).await?),
     };
-    let probe = match tokio::time::timeout(ANSWERED_WITHIN, session.probe()).await {
+    let probe = match tokio::time::timeout(ANSWERED_WITHIN, connection.probe()).await {
         Ok(probe) => probe?,
         Err(_late) => Probe::Nothing,
     };
     let facts = RabbitmqFacts {
         vhost: settings.vhost.clone(),
-        frame_bytes: session.frame_bytes(),
-        heartbeat: session.heartbeat(),
+        frame_bytes: connection.frame_bytes(),
+        heartbeat: connection.heartbeat(),
         exchange,
         queue,
         probe,
     };
-    session.leave().await;
+    connection.leave().await;
     Ok(facts)
 }
 

@@ -1,4 +1,4 @@
-//! The library's client behind the ordered queue: connects, publishes batches, judges the answers.
+//! [`RabbitmqSession`]: the library's client behind the ordered queue. It connects, publishes batches, and judges the answers.
 //!
 //! In: records from the ordered queue. Out: their outcomes. Several channels of one connection carry a batch each at a time. No two
 //! messages under way are of one key, so that no later one can get in before an earlier one. Messages that were under way when a connection
@@ -11,7 +11,7 @@
 //!     └──────── unknown ◀─────────┴─▶ channel closed      refused, if it was alone there; else each goes alone
 //! ```
 //!
-//! The library attaches a returned message to the confirm that comes next, whichever that is. So the worker judges a batch once all its
+//! The library attaches a returned message to the confirm that comes next, whichever that is. So the session judges a batch once all its
 //! messages are confirmed, and finds the returned ones by address and key.
 //!
 //! The library's thread and tasks would outlive a dropped client. So a client's runtime ends with its connection, and drops queue and socket.
@@ -23,7 +23,9 @@ use super::{KIND, Login, RabbitSettings};
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
 use crate::sink::ordered_queue::socket::{self, Peer, Stream};
-use crate::sink::ordered_queue::{Fit, KeyHash, Receiver, Reconnect, RecordIndex, RecordOutcome, TakenRecord, within};
+use crate::sink::ordered_queue::{
+    Fit, KeyHash, Receiver, RecordIndex, RecordOutcome, Session, TakenRecord, drive, within,
+};
 use crate::sink::{Failure, FailureClass};
 use async_rs::traits::Reactor;
 use async_rs::util::RuntimeParts;
@@ -43,6 +45,7 @@ use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPUri, AMQPUserInfo, SASLMech
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -83,169 +86,82 @@ const WENT: &str = "the connection was lost";
 
 /// Runs until the relay has dropped the sink.
 pub(super) async fn run(settings: &RabbitSettings, receiver: &mut Receiver) {
-    let (mut reconnect, mut host, mut patience) = (Reconnect::default(), 0, CONFIRMED_WITHIN.0);
-    loop {
-        let Some(opened) = receiver.while_listening(RabbitmqSession::open(settings, host)).await else { return };
-        let ended = match opened {
-            Err(failure) => Err(failure),
-            Ok(session) => {
-                let mut worker = RabbitmqWorker::new(settings, session, patience);
-                let ended = worker.serve(receiver).await;
-                worker.give_back(ended.as_ref().err(), receiver);
-                patience = if worker.stalled { (patience * 2).min(CONFIRMED_WITHIN.1) } else { CONFIRMED_WITHIN.0 };
-                if worker.answered {
-                    reconnect = Reconnect::default();
-                }
-                if ended.is_ok() {
-                    worker.session.leave().await;
-                }
-                ended
-            }
-        };
-        // The relay has dropped the sink.
-        let Err(failure) = ended else { return };
-        host = (host + 1) % settings.servers.len().max(1);
-        if reconnect.wait(receiver, failure).await.is_none() {
-            return;
-        }
-    }
+    let patience = Cell::new(CONFIRMED_WITHIN.0);
+    drive::<RabbitmqSession<'_>>((settings, &patience), receiver).await;
 }
 
 type Landing = Pin<Box<dyn Future<Output = lapin::Result<Landed>>>>;
 
 /// A connection, and its batches under way.
-struct RabbitmqWorker<'a> {
+pub(super) struct RabbitmqSession<'a> {
     settings: &'a RabbitSettings,
-    session: RabbitmqSession,
+    connection: RabbitmqConnection,
     /// The channels without a batch. `None`: the channel has to be opened.
     free: Vec<Option<Channel>>,
-    /// The batches under way: since when, and their records.
-    under_way: BTreeMap<u64, (Instant, Vec<TakenRecord<RecordIndex>>)>,
+    /// The batches under way, and since when.
+    under_way: BTreeMap<u64, Instant>,
     /// The outcomes of these batches, once they come.
     landing: FuturesUnordered<Landing>,
     /// How many batches were published.
     published: u64,
-    /// Messages that were not confirmed before the connection was lost.
-    unanswered: Vec<TakenRecord<RecordIndex>>,
     /// An empty list, whose memory is used again.
     taken: Vec<TakenRecord<RecordIndex>>,
     /// Since when messages could have been confirmed.
     able: Instant,
     /// How long a message may be unconfirmed.
     patience: Duration,
-    /// Whether a message was unconfirmed for longer than that.
-    stalled: bool,
+    /// The same for the next session.
+    next_patience: &'a Cell<Duration>,
     /// Nothing is published before this time.
     later: Option<Instant>,
     /// The alarm for which the server blocks publishers.
     alarm: Option<Failure>,
     /// The failure that passes by itself, for which messages are sent again.
     obstacle: Option<Failure>,
-    /// Whether the server has confirmed a message on this connection.
-    answered: bool,
     /// The failure for which the connection is of no more use.
     lost: Option<Failure>,
 }
 
-impl<'a> RabbitmqWorker<'a> {
-    fn new(settings: &'a RabbitSettings, session: RabbitmqSession, patience: Duration) -> Self {
-        let channels = CHANNELS.min(session.connection.configuration().channel_max());
-        Self {
+/// An event on the connection.
+pub(super) enum RabbitmqEvent {
+    /// The library reports something. `None`: its client has ended.
+    Library(Option<lapin::Event>),
+    /// A batch is confirmed, or lost.
+    Landed(lapin::Result<Landed>),
+    /// The session has to look whether a confirm is overdue.
+    Look,
+}
+
+impl<'a> Session for RabbitmqSession<'a> {
+    /// With the settings, how long the next session lets a message be unconfirmed.
+    type Settings = (&'a RabbitSettings, &'a Cell<Duration>);
+    type Event = RabbitmqEvent;
+
+    async fn open((settings, next_patience): Self::Settings, attempt: usize) -> Result<Self, Failure> {
+        let connection = RabbitmqConnection::open(settings, attempt % settings.servers.len().max(1)).await?;
+        let channels = CHANNELS.min(connection.library.configuration().channel_max());
+        Ok(Self {
             settings,
-            session,
+            connection,
             free: (0..channels).map(|_| None).collect(),
             under_way: BTreeMap::new(),
             landing: FuturesUnordered::new(),
             published: 0,
-            unanswered: Vec::new(),
             taken: Vec::new(),
             able: Instant::now(),
-            patience,
-            stalled: false,
+            patience: next_patience.replace(CONFIRMED_WITHIN.0),
+            next_patience,
             later: None,
             alarm: None,
             obstacle: None,
-            answered: false,
             lost: None,
-        }
+        })
     }
 
-    async fn serve(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
-        self.show(receiver);
-        loop {
-            self.fill(receiver);
-            let wake = self.wake();
-            tokio::select! {
-                biased;
-                work = receiver.next() => if work.is_none() {
-                    return Ok(());
-                },
-                event = self.session.events.next() => self.heed(event, receiver),
-                Some(landed) = self.landing.next() => self.land(landed, receiver),
-                () = tokio::time::sleep_until(wake) => self.look(),
-            }
-            if let Some(failure) = self.lost.take() {
-                return Err(failure);
-            }
-        }
-    }
-
-    /// Reports the failure that all messages wait for, or else some.
-    fn show(&self, receiver: &Receiver) {
-        receiver.set_blocked(self.alarm.as_ref().or(self.obstacle.as_ref()).cloned());
-    }
-
-    /// When the worker has something to do even if nothing comes.
-    fn wake(&self) -> Instant {
-        let now = Instant::now();
-        // If this time has passed, the worker waits for something else.
-        let later = self.later.filter(|later| *later > now);
-        [later, self.stalls()].into_iter().flatten().fold(now + self.session.heartbeat(), Instant::min)
-    }
-
-    /// When the oldest batch has been unconfirmed for too long.
-    fn stalls(&self) -> Option<Instant> {
-        let (oldest, _) = self.under_way.values().next()?;
-        self.alarm.is_none().then(|| (*oldest).max(self.able) + self.patience)
-    }
-
-    fn look(&mut self) {
-        if self.stalls().is_some_and(|stalls| Instant::now() >= stalls) {
-            self.stalled = true;
-            let reason = format!("a message was not confirmed for {} s", self.patience.as_secs());
-            self.lost = Some(KIND.broken(&self.session.server, &reason));
-        } else if !self.session.connection.status().connected() {
-            self.lost = Some(KIND.broken(&self.session.server, WENT));
-        }
-    }
-
-    fn heed(&mut self, event: Option<lapin::Event>, receiver: &Receiver) {
-        match event {
-            Some(lapin::Event::ConnectionBlocked(reason)) => {
-                self.alarm = Some(errors::alarm(&self.session.server, &reason));
-                self.show(receiver);
-            }
-            Some(lapin::Event::ConnectionUnblocked) => {
-                self.alarm = None;
-                self.able = Instant::now();
-                self.show(receiver);
-            }
-            // The end of a channel is judged with its batch.
-            Some(lapin::Event::Error(error)) => {
-                if !self.session.connection.status().connected() {
-                    self.lost = Some(self.session.failed(&error));
-                }
-            }
-            Some(_) => {}
-            None => self.lost = Some(KIND.broken(&self.session.server, WENT)),
-        }
-    }
-
-    /// Publishes as many messages as may be under way.
-    fn fill(&mut self, receiver: &mut Receiver) {
+    fn fill(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
         let now = Instant::now();
         if self.alarm.is_some() || self.later.is_some_and(|later| now < later) {
-            return;
+            return Ok(());
         }
         self.later = None;
         while receiver.has_ready()
@@ -267,15 +183,94 @@ impl<'a> RabbitmqWorker<'a> {
                 self.free.push(channel);
             } else {
                 self.published += 1;
-                let sent = batch.iter().map(|(taken, ..)| *taken).collect();
-                self.under_way.insert(self.published, (now, sent));
-                let connection = Arc::clone(&self.session.connection);
+                self.under_way.insert(self.published, now);
+                let library = Arc::clone(&self.connection.library);
                 let mandatory = self.settings.mandatory;
-                self.landing.push(Box::pin(publish(connection, channel, self.published, mandatory, batch)));
+                self.landing.push(Box::pin(publish(library, channel, self.published, mandatory, batch)));
             }
             if none {
                 break;
             }
+        }
+        Ok(())
+    }
+
+    async fn event(&mut self) -> RabbitmqEvent {
+        let wake = self.wake();
+        tokio::select! {
+            biased;
+            event = self.connection.events.next() => RabbitmqEvent::Library(event),
+            Some(landed) = self.landing.next() => RabbitmqEvent::Landed(landed),
+            () = tokio::time::sleep_until(wake) => RabbitmqEvent::Look,
+        }
+    }
+
+    fn heed(&mut self, event: RabbitmqEvent, receiver: &mut Receiver) -> Result<(), Failure> {
+        match event {
+            RabbitmqEvent::Library(event) => self.heed_library(event),
+            RabbitmqEvent::Landed(landed) => self.land(landed, receiver),
+            RabbitmqEvent::Look => self.look(),
+        }
+        self.lost.take().map_or(Ok(()), Err)
+    }
+
+    fn blocked(&self) -> Option<&Failure> {
+        self.alarm.as_ref().or(self.obstacle.as_ref())
+    }
+
+    fn drain(&mut self, receiver: &mut Receiver) {
+        while let Some(Some(landed)) = self.landing.next().now_or_never() {
+            self.land(landed, receiver);
+        }
+    }
+
+    async fn leave(&self) {
+        self.connection.leave().await;
+    }
+}
+
+impl RabbitmqSession<'_> {
+    /// When the session has something to do even if nothing comes.
+    fn wake(&self) -> Instant {
+        let now = Instant::now();
+        // If this time has passed, the session waits for something else.
+        let later = self.later.filter(|later| *later > now);
+        [later, self.stalls()].into_iter().flatten().fold(now + self.connection.heartbeat(), Instant::min)
+    }
+
+    /// When the oldest batch has been unconfirmed for too long.
+    fn stalls(&self) -> Option<Instant> {
+        let oldest = self.under_way.values().next()?;
+        self.alarm.is_none().then(|| (*oldest).max(self.able) + self.patience)
+    }
+
+    fn look(&mut self) {
+        if self.stalls().is_some_and(|stalls| Instant::now() >= stalls) {
+            self.next_patience.set((self.patience * 2).min(CONFIRMED_WITHIN.1));
+            let reason = format!("a message was not confirmed for {} s", self.patience.as_secs());
+            self.lost = Some(KIND.broken(&self.connection.server, &reason));
+        } else if !self.connection.library.status().connected() {
+            self.lost = Some(KIND.broken(&self.connection.server, WENT));
+        }
+    }
+
+    fn heed_library(&mut self, event: Option<lapin::Event>) {
+        match event {
+            Some(lapin::Event::ConnectionBlocked(reason)) => {
+                self.alarm = Some(errors::alarm(&self.connection.server, &reason));
+            }
+            Some(lapin::Event::ConnectionUnblocked) => {
+                self.alarm = None;
+                self.able = Instant::now();
+            }
+            // The end of a channel is judged with its batch.
+            Some(lapin::Event::Error(error)) => {
+                if !self.connection.library.status().connected() {
+                    self.lost = Some(self.connection.failed(&error));
+                }
+            }
+            Some(_) => {}
+            None => self.lost = Some(KIND.broken(&self.connection.server, WENT)),
         }
     }
 
@@ -289,16 +284,13 @@ impl<'a> RabbitmqWorker<'a> {
         for taken in taken {
             let Some(record) = receiver.record(taken.item) else { continue };
             let exchange = message::exchange_of(self.settings, record);
-            match Outgoing::of(exchange, record, self.session.frame_bytes()) {
+            match Outgoing::of(exchange, record, self.connection.frame_bytes()) {
                 Ok(outgoing) => batch.push((*taken, message::owner(record), outgoing)),
                 Err(failure) => refused.push((*taken, failure)),
             }
         }
-        if !refused.is_empty() {
-            for (taken, failure) in refused {
-                receiver.settle(taken, &RecordOutcome::Refused(failure));
-            }
-            receiver.publish();
+        for (taken, failure) in refused {
+            receiver.settle(taken, &RecordOutcome::Refused(failure));
         }
         batch
     }
@@ -308,7 +300,7 @@ impl<'a> RabbitmqWorker<'a> {
         let landed = match landed {
             Ok(landed) => landed,
             Err(error) => {
-                self.lost = Some(self.session.failed(&error));
+                self.lost = Some(self.connection.failed(&error));
                 return;
             }
         };
@@ -320,8 +312,6 @@ impl<'a> RabbitmqWorker<'a> {
             let all: Vec<_> = landed.messages.iter().map(|(taken, _)| *taken).collect();
             receiver.send_each_alone(&all);
         }
-        self.show(receiver);
-        receiver.publish();
         self.free.push(landed.channel);
     }
 
@@ -345,7 +335,7 @@ impl<'a> RabbitmqWorker<'a> {
             let failure = errors::refused(self.settings, to, *fault, closing);
             receiver.search(&suspects, &failure);
         }
-        let (mut kept, mut blamed) = (false, false);
+        let mut blamed = false;
         for ((confirm, back), (taken, _)) in landed.confirms.iter().zip(returned).zip(&landed.messages) {
             let record = receiver.record(taken.item);
             let to = record.map_or(("", ""), |record| (message::exchange_of(self.settings, record), record.topic()));
@@ -355,7 +345,7 @@ impl<'a> RabbitmqWorker<'a> {
                 }
                 (Some(failure), _, _) => RecordOutcome::RefusedPerhapsStored(failure),
                 (None, Ok(Confirmation::Ack(_)), _) => {
-                    kept = true;
+                    self.obstacle = None;
                     RecordOutcome::Delivered
                 }
                 (None, Ok(Confirmation::Nack(_)), _) => RecordOutcome::Later(errors::not_taken(to.0, to.1)),
@@ -369,10 +359,8 @@ impl<'a> RabbitmqWorker<'a> {
                     blamed = true;
                     RecordOutcome::Refused(errors::refused(self.settings, to, *fault, closing))
                 }
-                (None, Err(_), _) if self.lost.is_some() => {
-                    self.unanswered.push(*taken);
-                    continue;
-                }
+                // The driver puts it back with all others.
+                (None, Err(_), _) if self.lost.is_some() => continue,
                 (None, Ok(Confirmation::NotRequested) | Err(_), _) => RecordOutcome::Unknown,
             };
             receiver.settle(*taken, &outcome);
@@ -380,22 +368,18 @@ impl<'a> RabbitmqWorker<'a> {
         if suspects.len() > 1 && fault.is_some_and(|(_, fault)| fault.is_of_record()) {
             receiver.mark_each_alone(&suspects);
         }
-        self.answered |= kept;
-        if kept {
-            self.obstacle = None;
-        }
     }
 
     /// The error for which the server closed a channel, and its meaning. Mostly one of the channel's messages is the cause, and the error
     /// does not say which. The server dropped the messages behind that one, and may have taken those before it. `None`: the connection is
     /// of no more use.
     fn fault(&mut self, error: &lapin::Error) -> Option<(Closing, RabbitmqFault)> {
-        let Some(closing) = Closing::of_channel(error).filter(|_| self.session.connection.status().connected()) else {
-            self.lost = Some(self.session.failed(error));
+        let Some(closing) = Closing::of_channel(error).filter(|_| self.connection.library.status().connected()) else {
+            self.lost = Some(self.connection.failed(error));
             return None;
         };
-        if closing.code == errors::ACCESS_REFUSED && self.session.has_expired() {
-            self.lost = Some(errors::expired(&self.session.server, &closing));
+        if closing.code == errors::ACCESS_REFUSED && self.connection.has_expired() {
+            self.lost = Some(errors::expired(&self.connection.server, &closing));
             return None;
         }
         let fault = errors::fault(closing.code, self.settings.exchange_column.is_some());
@@ -406,34 +390,20 @@ impl<'a> RabbitmqWorker<'a> {
             | RabbitmqFault::Unlisted => {}
             // The next connection declares it.
             RabbitmqFault::Exchange if self.settings.declare => {
-                self.lost = Some(errors::channel_closed(&self.session.server, &closing));
+                self.lost = Some(errors::channel_closed(&self.connection.server, &closing));
             }
             RabbitmqFault::Exchange => self.later = Some(Instant::now() + LATER),
             RabbitmqFault::Broker => {
                 self.later = Some(Instant::now() + LATER);
-                self.obstacle = Some(errors::channel_closed(&self.session.server, &closing));
+                self.obstacle = Some(errors::channel_closed(&self.connection.server, &closing));
             }
         }
         Some((closing, fault))
     }
-
-    /// Puts the messages under way back into the queue: nobody knows whether the broker has them, unless they were confirmed before. `failure`:
-    /// why the connection ended.
-    fn give_back(&mut self, failure: Option<&Failure>, receiver: &mut Receiver) {
-        while let Some(Some(landed)) = self.landing.next().now_or_never() {
-            self.land(landed, receiver);
-        }
-        let mut taken = std::mem::take(&mut self.unanswered);
-        taken.extend(std::mem::take(&mut self.under_way).into_values().flat_map(|(_, taken)| taken));
-        if let Some(failure) = failure {
-            receiver.connection_lost(&taken, failure, false);
-        }
-        receiver.publish();
-    }
 }
 
 /// A batch that is confirmed, or whose channel is lost.
-struct Landed {
+pub(super) struct Landed {
     number: u64,
     /// The channel, to be used again.
     channel: Option<Channel>,
@@ -447,7 +417,7 @@ struct Landed {
 /// # Errors
 /// No channel can be opened.
 async fn publish(
-    connection: Arc<Connection>,
+    library: Arc<Connection>,
     channel: Option<Channel>,
     number: u64,
     mandatory: bool,
@@ -456,7 +426,7 @@ async fn publish(
     let messages: Vec<_> = batch.iter().map(|(taken, owner, _)| (*taken, *owner)).collect();
     let channel = match channel {
         Some(channel) => channel,
-        None => confirming(&connection).await?,
+        None => confirming(&library).await?,
     };
     let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
     let publishing = batch.into_iter().map(async |(_, _, outgoing)| {
@@ -494,8 +464,8 @@ impl Landed {
 }
 
 /// A connection, with the library's client on threads of its own.
-pub(super) struct RabbitmqSession {
-    connection: Arc<Connection>,
+pub(super) struct RabbitmqConnection {
+    library: Arc<Connection>,
     events: BoxStream<'static, lapin::Event>,
     /// The host and port, for people.
     server: String,
@@ -552,15 +522,15 @@ impl Reactor for Sockets {
     }
 }
 
-impl RabbitmqSession {
+impl RabbitmqConnection {
     /// Connects to the host with this index and authenticates.
     pub(super) async fn open(settings: &RabbitSettings, host: usize) -> Result<Self, Failure> {
         let server = settings.servers.get(host).cloned().unwrap_or_default();
         let address = server.address();
         let opening = async {
-            let session = Self::connect(settings, server).await?;
-            session.declare(settings).await?;
-            Ok::<Self, Failure>(session)
+            let connection = Self::connect(settings, server).await?;
+            connection.declare(settings).await?;
+            Ok::<Self, Failure>(connection)
         };
         let opened = within(&KIND, &address, opening).await;
         if let (Err(failure), Login::Plain { password, .. }) = (&opened, &settings.login)
@@ -600,8 +570,8 @@ impl RabbitmqSession {
         let connection = runtime.run(connecting).await.map_err(|error| failed(&error))?;
         let connection = connection.map_err(|error| errors::of_error(&address, settings.heartbeat, &error))?;
         let events = connection.events_listener().boxed();
-        let connection = Arc::new(connection);
-        Ok(Self { connection, events, server: address, token_ends, opened: Instant::now(), _runtime: runtime })
+        let library = Arc::new(connection);
+        Ok(Self { library, events, server: address, token_ends, opened: Instant::now(), _runtime: runtime })
     }
 
     /// The failure of a connection that is of no more use.
@@ -610,12 +580,12 @@ impl RabbitmqSession {
     }
 
     pub(super) fn heartbeat(&self) -> Duration {
-        Duration::from_secs(self.connection.configuration().heartbeat().into())
+        Duration::from_secs(self.library.configuration().heartbeat().into())
     }
 
     /// The most bytes of a frame.
     pub(super) fn frame_bytes(&self) -> usize {
-        usize::try_from(self.connection.configuration().frame_max()).unwrap_or(usize::MAX)
+        usize::try_from(self.library.configuration().frame_max()).unwrap_or(usize::MAX)
     }
 
     /// Whether the broker may refuse requests now because the connection's token has ended. The broker keeps such a connection. A new
@@ -626,7 +596,7 @@ impl RabbitmqSession {
 
     /// Sends a request on a channel of its own.
     async fn ask(&self, ask: impl AsyncFnOnce(&Channel) -> lapin::Result<()>) -> Asked {
-        let channel = self.connection.create_channel().await.map_err(|error| self.failed(&error))?;
+        let channel = self.library.create_channel().await.map_err(|error| self.failed(&error))?;
         match ask(&channel).await {
             Ok(()) => {
                 // The request is done, whatever becomes of its channel.
@@ -695,7 +665,7 @@ impl RabbitmqSession {
     /// Publishes a message without a body to a queue that does not exist, which changes nothing. A broker tells only publishers that it
     /// blocks them.
     pub(super) async fn probe(&mut self) -> Result<Probe, Failure> {
-        let channel = confirming(&self.connection).await.map_err(|error| self.failed(&error))?;
+        let channel = confirming(&self.library).await.map_err(|error| self.failed(&error))?;
         let key = format!("walrelay-check-{}", std::process::id());
         let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
         let publishing = async {
@@ -725,7 +695,7 @@ impl RabbitmqSession {
 
     /// Closes the connection, so that the server does not log a lost one.
     pub(super) async fn leave(&self) {
-        let leaving = self.connection.close(200, "bye".into());
+        let leaving = self.library.close(200, "bye".into());
         // Without an answer the connection is dropped all the same.
         drop(tokio::time::timeout(LEFT_WITHIN, leaving).await);
     }
@@ -811,7 +781,7 @@ mod tests {
                 (socket, header)
             });
             tokio::select! {
-                opened = RabbitmqSession::open(&settings, 0) => panic!("{:?}", opened.map(drop)),
+                opened = RabbitmqConnection::open(&settings, 0) => panic!("{:?}", opened.map(drop)),
                 heard = hears => heard.unwrap(),
             }
             // What opened it is dropped, and waits for the library's thread.

@@ -16,7 +16,7 @@ mod message;
 #[cfg(test)]
 pub(super) use self::errors::remedied;
 
-use self::client::RabbitmqSession;
+use self::client::RabbitmqConnection;
 use self::message::SHORT;
 use super::{Failure, Record, Sink};
 use crate::check_finding::Finding;
@@ -158,19 +158,19 @@ impl Destination for RabbitSettings {
 
     fn scratch(&self, client: &str, topic: &str, _partitions: i32) -> Result<Box<dyn Scratch>, ScratchError> {
         let queue = ScratchQueue { settings: self.named(client), queue: topic.to_owned() };
-        queue.asked("create queue", async |session| {
+        queue.asked("create queue", async |connection| {
             let Self { exchange, .. } = &queue.settings;
-            if session.queue_declare(topic, true).await?.is_ok() {
+            if connection.queue_declare(topic, true).await?.is_ok() {
                 return Ok(Err("there is a queue of that name".to_owned()));
             }
-            let declared = session.queue_declare(topic, false).await?;
+            let declared = connection.queue_declare(topic, false).await?;
             let bound = match declared {
-                Ok(()) if !exchange.is_empty() => session.queue_bind(topic, exchange, topic).await?,
+                Ok(()) if !exchange.is_empty() => connection.queue_bind(topic, exchange, topic).await?,
                 declared => declared,
             };
             if bound.is_err() {
                 // The queue's bindings go with it. If the user lacks the right to configure, nothing was declared.
-                drop(session.queue_delete(topic).await?);
+                drop(connection.queue_delete(topic).await?);
             }
             Ok(bound.map_err(|refusal| refusal.text))
         })?;
@@ -189,13 +189,13 @@ impl ScratchQueue {
     fn asked(
         &self,
         what: &'static str,
-        ask: impl AsyncFnOnce(&RabbitmqSession) -> Result<Result<(), String>, Failure>,
+        ask: impl AsyncFnOnce(&RabbitmqConnection) -> Result<Result<(), String>, Failure>,
     ) -> Result<(), ScratchError> {
         let failed = |reason: String| ScratchError { what, topic: self.queue.clone(), reason };
         let answer = block_on(async {
-            let session = RabbitmqSession::open(&self.settings, 0).await?;
-            let answer = ask(&session).await;
-            session.leave().await;
+            let connection = RabbitmqConnection::open(&self.settings, 0).await?;
+            let answer = ask(&connection).await;
+            connection.leave().await;
             answer
         });
         answer.map_err(|failure| failed(failure.text))?.map_err(failed)
@@ -204,8 +204,8 @@ impl ScratchQueue {
 
 impl Scratch for ScratchQueue {
     fn remove(self: Box<Self>) -> Result<(), ScratchError> {
-        self.asked("remove queue", async |session| {
-            let deleted = session.queue_delete(&self.queue).await?;
+        self.asked("remove queue", async |connection| {
+            let deleted = connection.queue_delete(&self.queue).await?;
             Ok(deleted.map_err(|refusal| refusal.text))
         })
     }
