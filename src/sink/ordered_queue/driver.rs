@@ -51,7 +51,12 @@ pub trait Session: Sized {
     fn blocked(&self) -> Option<&Failure>;
 
     /// The session has ended: settles the records whose answers have come before.
-    fn drain(&mut self, receiver: &mut Receiver);
+    fn drain(&mut self, _receiver: &mut Receiver) {}
+
+    /// Whether the session has no record under way and makes room for another, which is opened at once.
+    fn renews(&self) -> bool {
+        false
+    }
 
     /// The relay has dropped the sink: says so to the server.
     fn leave(&self) -> impl Future<Output = ()> {
@@ -63,6 +68,8 @@ pub trait Session: Sized {
 enum SessionEnd {
     /// The relay has dropped the sink.
     Closed,
+    /// The next one is opened at once.
+    Renewed,
     Lost(Failure),
 }
 
@@ -81,6 +88,7 @@ pub async fn drive<S: Session>(settings: S::Settings, receiver: &mut Receiver) {
         }
         match end {
             SessionEnd::Closed => return,
+            SessionEnd::Renewed => {}
             SessionEnd::Lost(failure) => {
                 if reconnect.wait(receiver, failure).await.is_none() {
                     return;
@@ -93,10 +101,7 @@ pub async fn drive<S: Session>(settings: S::Settings, receiver: &mut Receiver) {
 /// Serves a session until its end, and gives back what is under way then.
 async fn serve<S: Session>(mut session: S, receiver: &mut Receiver) -> SessionEnd {
     match converse(&mut session, receiver).await {
-        Ok(()) => {
-            session.leave().await;
-            SessionEnd::Closed
-        }
+        Ok(end) => end,
         Err(failure) => {
             session.drain(receiver);
             receiver.connection_lost(&receiver.taken(), &failure, false);
@@ -106,19 +111,23 @@ async fn serve<S: Session>(mut session: S, receiver: &mut Receiver) -> SessionEn
     }
 }
 
-/// Serves a session until the relay has dropped the sink.
+/// Serves a session until nothing is under way on it any more, or the relay has dropped the sink.
 ///
 /// # Errors
 /// The connection is of no more use.
-async fn converse<S: Session>(session: &mut S, receiver: &mut Receiver) -> Result<(), Failure> {
+async fn converse<S: Session>(session: &mut S, receiver: &mut Receiver) -> Result<SessionEnd, Failure> {
     let mut shown = None;
     receiver.set_blocked(None);
     loop {
+        if session.renews() {
+            return Ok(SessionEnd::Renewed);
+        }
         session.fill(receiver)?;
         show(session, &mut shown, receiver);
         tokio::select! {
             work = receiver.next() => if work.is_none() {
-                return Ok(());
+                session.leave().await;
+                return Ok(SessionEnd::Closed);
             },
             event = session.event() => {
                 session.heed(event, receiver)?;

@@ -1,4 +1,5 @@
-//! The client behind the ordered queue: finds the servers that have the streams, connects, and connects again. [`cluster`] serves a cluster.
+//! [`RedisSession`]: the client behind the ordered queue. It finds the servers that have the streams, and connects to them. A [`Conversation`] is a
+//! connection to a single server; [`cluster`] has one to each node.
 //!
 //! In: records from the ordered queue. Out: their outcomes. Batches that were under way when a connection was lost go back into the queue.
 //!
@@ -8,7 +9,7 @@
 //! the client asks the next one. The library's own client for Sentinels opens its connections itself, and asks one Sentinel only.
 //! Specification: Redis, "Guidelines for Redis clients with support for Redis Sentinel".
 
-use super::cluster::{self, View};
+use super::cluster::{Cluster, Happened, View};
 use super::connection::{Info, RedisConnection};
 use super::conversation::{Conversation, IDLE};
 use super::errors::{self, Redirect, environment, said, with_fix};
@@ -16,10 +17,11 @@ use super::message::slot;
 use super::{KIND, RedisSettings, Sentinels, Topology};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::ordered_queue::{Receiver, Reconnect};
+use crate::sink::ordered_queue::{Receiver, Session};
 use crate::sink::{Failure, FailureClass};
 use redis::{Cmd, Value, cmd};
 use std::future::poll_fn;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -29,76 +31,86 @@ const ASKED_WITHIN: Duration = Duration::from_secs(2);
 /// To how many nodes a command is sent at most, one after the other, by redirects.
 const MOST_NODES: usize = 5;
 
-/// Runs until the relay has dropped the sink.
-pub(super) async fn run(settings: &RedisSettings, receiver: &mut Receiver) {
-    let mut reconnect = Reconnect::default();
-    loop {
-        let Some(found) = receiver.while_listening(reach(settings)).await else { return };
-        let end = match found {
-            Err(failure) => End::Lost(failure),
-            Ok(StreamsFound::Cluster(view)) => return cluster::serve(settings, view, receiver).await,
-            Ok(StreamsFound::Server(connection, info)) => {
-                let mut conversation = Conversation::new(settings, connection, info.has_file_to_wait_for());
-                let end = serve(&mut conversation, receiver).await;
-                if let End::Lost(failure) = &end {
-                    conversation.give_back(failure, receiver);
-                }
-                if conversation.has_answered() {
-                    reconnect = Reconnect::default();
-                }
-                end
+/// The connections to the servers that have the streams.
+pub(super) enum RedisSession<'a> {
+    Server(Conversation<'a>),
+    /// Its connections end and begin by themselves. The session never ends.
+    Cluster(Cluster<'a>),
+}
+
+/// An event on a connection.
+pub(super) enum RedisEvent<'a> {
+    /// Replies of the single server have come, or the connection is lost.
+    Replied,
+    Cluster(Happened<'a>),
+    /// The session has to look at its connections.
+    Look,
+}
+
+impl<'a> Session for RedisSession<'a> {
+    type Settings = &'a RedisSettings;
+    type Event = RedisEvent<'a>;
+
+    async fn open(settings: &'a RedisSettings, _attempt: usize) -> Result<Self, Failure> {
+        Ok(match reach(settings).await? {
+            StreamsFound::Cluster(view) => Self::Cluster(Cluster::new(settings, &view)),
+            StreamsFound::Server(connection, info) => {
+                Self::Server(Conversation::new(settings, connection, info.has_file_to_wait_for()))
             }
-        };
-        match end {
-            End::Closed => return,
-            End::Renewed => {}
-            End::Lost(failure) => {
-                if reconnect.wait(receiver, failure).await.is_none() {
-                    return;
-                }
-            }
+        })
+    }
+
+    fn fill(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
+        match self {
+            Self::Server(conversation) => conversation.fill(receiver),
+            Self::Cluster(cluster) => cluster.fill(receiver),
         }
+        Ok(())
+    }
+
+    async fn event(&mut self) -> RedisEvent<'a> {
+        let wake = match self {
+            Self::Server(conversation) => conversation.wake(),
+            Self::Cluster(cluster) => cluster.wake(),
+        };
+        // Without a due time the client sleeps for `IDLE`.
+        let wake = wake.unwrap_or_else(|| Instant::now() + IDLE);
+        tokio::select! {
+            event = poll_fn(|context| self.poll(context)) => event,
+            () = tokio::time::sleep_until(wake) => RedisEvent::Look,
+        }
+    }
+
+    fn heed(&mut self, event: RedisEvent<'a>, receiver: &mut Receiver) -> Result<(), Failure> {
+        match (self, event) {
+            (Self::Server(conversation), RedisEvent::Look) => conversation.overdue().map_or(Ok(()), Err),
+            (Self::Server(conversation), _) => conversation.read(receiver, None),
+            (Self::Cluster(cluster), RedisEvent::Cluster(happened)) => {
+                cluster.heed(happened, receiver);
+                Ok(())
+            }
+            // A cluster looks at its connections before it sends.
+            (Self::Cluster(_), _) => Ok(()),
+        }
+    }
+
+    fn blocked(&self) -> Option<&Failure> {
+        match self {
+            Self::Server(conversation) => conversation.blocked(),
+            Self::Cluster(cluster) => cluster.blocked(),
+        }
+    }
+
+    fn renews(&self) -> bool {
+        matches!(self, Self::Server(conversation) if conversation.renews())
     }
 }
 
-/// Why the connection to a single server has ended.
-enum End {
-    /// The relay has dropped the sink.
-    Closed,
-    /// The next connection needs less memory. Nothing is under way.
-    Renewed,
-    Lost(Failure),
-}
-
-/// Serves the connection to a single server until its end.
-async fn serve(conversation: &mut Conversation<'_>, receiver: &mut Receiver) -> End {
-    let mut shown = None;
-    receiver.set_blocked(None);
-    loop {
-        if conversation.renews() {
-            return End::Renewed;
-        }
-        conversation.fill(receiver);
-        if conversation.blocked() != shown.as_ref() {
-            shown = conversation.blocked().cloned();
-            receiver.set_blocked(shown.clone());
-        }
-        // Without a due time the client sleeps for `IDLE`.
-        let wake = conversation.wake().unwrap_or_else(|| Instant::now() + IDLE);
-        tokio::select! {
-            work = receiver.next() => if work.is_none() {
-                return End::Closed;
-            },
-            () = poll_fn(|context| conversation.poll(context)) => {
-                if let Err(failure) = conversation.read(receiver, None) {
-                    return End::Lost(failure);
-                }
-            }
-            () = tokio::time::sleep_until(wake) => {
-                if let Some(failure) = conversation.overdue() {
-                    return End::Lost(failure);
-                }
-            }
+impl<'a> RedisSession<'a> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<RedisEvent<'a>> {
+        match self {
+            Self::Server(conversation) => conversation.poll(context).map(|()| RedisEvent::Replied),
+            Self::Cluster(cluster) => cluster.poll(context).map(RedisEvent::Cluster),
         }
     }
 }

@@ -271,7 +271,6 @@ impl<'a> Conversation<'a> {
                 Err(self.lost(receiver))
             };
         }
-        receiver.publish();
         settled?;
         if self.connection.has_ended() {
             return Err(self.lost(receiver));
@@ -408,15 +407,8 @@ impl<'a> Conversation<'a> {
         self.spare.push(step);
     }
 
-    /// Puts the batches under way back into the queue: nobody knows whether they were added. `failure`: why the connection ended.
-    pub(super) fn give_back(&mut self, failure: &Failure, receiver: &mut Receiver) {
-        let taken = self.all_under_way();
-        receiver.connection_lost(&taken, failure, false);
-        receiver.publish();
-    }
-
-    /// Takes the records of all batches under way.
-    fn all_under_way(&mut self) -> Vec<TakenRecord<RecordIndex>> {
+    /// Gives back the records of all batches under way: nobody knows whether they were added.
+    pub(super) fn give_back(&mut self) -> Vec<TakenRecord<RecordIndex>> {
         self.under_way = Size::default();
         self.steps.drain(..).flat_map(|step| step.taken).collect()
     }
@@ -430,7 +422,7 @@ impl<'a> Conversation<'a> {
     /// that of a record, and a single one was under way, that one is refused. Otherwise the records under way go in smaller batches.
     fn lost(&mut self, receiver: &mut Receiver) -> Failure {
         if let Some(error) = self.connection.last_error().filter(|error| errors::may_be_of_record(error)) {
-            let taken = self.all_under_way();
+            let taken = self.give_back();
             let stream =
                 taken.first().and_then(|taken| receiver.record(taken.item)).map_or("", |record| record.topic());
             let failure = errors::refused(stream, &error);
@@ -440,7 +432,6 @@ impl<'a> Conversation<'a> {
                 }
                 all => receiver.connection_lost(all, &failure, true),
             }
-            receiver.publish();
         }
         self.connection.lost()
     }

@@ -24,6 +24,7 @@ mod reader;
 #[cfg(test)]
 pub(super) use self::errors::remedied;
 
+use self::client::RedisSession;
 use self::connection::ANSWER_BYTES;
 use self::dead_letters::StreamPages;
 use self::message::{Adding, Most};
@@ -40,7 +41,7 @@ use crate::sink::destination::{
 };
 use crate::sink::ordered_queue::address::{Address, Server, secret, switch, time, timeout, tls};
 use crate::sink::ordered_queue::socket::Tls;
-use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use crate::sink::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on, drive};
 use crate::sink::reading::RecordReader;
 use redis::{cmd, from_redis_value};
 use std::num::NonZeroU64;
@@ -165,7 +166,7 @@ fn open(settings: RedisSettings) -> Result<Box<dyn Sink + Send>, SettingError> {
     let adding = settings.adding;
     let admit = move |record: &Record<'_>| admit(record, adding);
     QueueSink::start("redis", settings.max_in_flight, admit, async move |receiver: &mut Receiver| {
-        client::run(&settings, receiver).await;
+        drive::<RedisSession<'_>>(&settings, receiver).await;
     })
 }
 

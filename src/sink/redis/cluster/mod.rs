@@ -28,14 +28,13 @@ pub(super) use view::View;
 #[cfg(test)]
 pub(super) use view::tests::{slots, view};
 
-use super::conversation::{Conversation, IDLE, Size};
+use super::conversation::{Conversation, Size};
 use super::{KIND, RedisSettings, Topology};
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::{Fit, Receiver, RecordIndex, TakenRecord};
 use node::{Node, NodeState, Pending};
 use routes::Routes;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -49,28 +48,8 @@ const SUSPECT_AFTER: Duration = Duration::from_secs(2);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 const CALM_AFTER: Duration = Duration::from_secs(10);
 
-/// Runs until the relay has dropped the sink.
-pub(super) async fn serve(settings: &RedisSettings, view: View, receiver: &mut Receiver) {
-    let mut cluster = Cluster::new(settings, &view);
-    receiver.set_blocked(None);
-    loop {
-        cluster.look_round(receiver);
-        cluster.take(receiver);
-        cluster.send(receiver);
-        cluster.show(receiver);
-        let wake = cluster.wake();
-        tokio::select! {
-            work = receiver.next() => if work.is_none() {
-                return;
-            },
-            happened = poll_fn(|context| cluster.poll(context)) => cluster.heed(happened, receiver),
-            () = tokio::time::sleep_until(wake) => {}
-        }
-    }
-}
-
 /// An event at a node.
-enum Happened<'a> {
+pub(super) enum Happened<'a> {
     Viewed(Result<View, Failure>),
     /// A connection is open, or could not be opened.
     Opened(usize, Result<Box<Conversation<'a>>, Failure>),
@@ -82,7 +61,7 @@ enum Happened<'a> {
 type Viewing<'a> = Pin<Box<dyn Future<Output = Result<View, Failure>> + 'a>>;
 
 /// All nodes of the cluster.
-struct Cluster<'a> {
+pub(super) struct Cluster<'a> {
     settings: &'a RedisSettings,
     routes: Routes,
     /// The nodes, by their numbers in `routes`.
@@ -96,14 +75,12 @@ struct Cluster<'a> {
     first: usize,
     /// The failure of a waiting record whose slot no node has.
     unserved: Option<Failure>,
-    /// The failure that was last reported as blocking.
-    shown: Option<Failure>,
     taken: Vec<TakenRecord<RecordIndex>>,
     batch: Vec<Pending>,
 }
 
 impl<'a> Cluster<'a> {
-    fn new(settings: &'a RedisSettings, view: &View) -> Self {
+    pub(super) fn new(settings: &'a RedisSettings, view: &View) -> Self {
         let routes = Routes::of(view);
         let nodes = routes.servers().iter().map(|server| Node::new(settings, server.clone())).collect();
         Self {
@@ -116,9 +93,17 @@ impl<'a> Cluster<'a> {
             view_pause: PAUSES.0,
             first: 0,
             unserved: None,
-            shown: None,
             taken: Vec::new(),
             batch: Vec::new(),
+        }
+    }
+
+    /// Looks at all connections, takes records, and sends as many as may be under way.
+    pub(super) fn fill(&mut self, receiver: &mut Receiver) {
+        self.look_round(receiver);
+        self.take(receiver);
+        for node in &mut self.nodes {
+            node.send(receiver, &mut self.batch);
         }
     }
 
@@ -162,12 +147,6 @@ impl<'a> Cluster<'a> {
         self.unserved = unserved.map(|slot| self.routes.unserved(slot));
         if self.unserved.is_some() {
             self.routes.stale = true;
-        }
-    }
-
-    fn send(&mut self, receiver: &Receiver) {
-        for node in &mut self.nodes {
-            node.send(receiver, &mut self.batch);
         }
     }
 
@@ -224,16 +203,13 @@ impl<'a> Cluster<'a> {
         once
     }
 
-    /// Reports the failure of the first node whose records wait.
-    fn show(&mut self, receiver: &Receiver) {
-        let blocked = self.nodes.iter().find_map(Node::blocked).or(self.unserved.as_ref());
-        if blocked != self.shown.as_ref() {
-            self.shown = blocked.cloned();
-            receiver.set_blocked(self.shown.clone());
-        }
+    /// The failure of the first node whose records wait.
+    pub(super) fn blocked(&self) -> Option<&Failure> {
+        self.nodes.iter().find_map(Node::blocked).or(self.unserved.as_ref())
     }
 
-    fn wake(&self) -> Instant {
+    /// When the client has to look at its connections even if nothing comes. `None`: no time is due.
+    pub(super) fn wake(&self) -> Option<Instant> {
         let now = Instant::now();
         let look = self.nodes.iter().filter_map(|node| match &node.state {
             NodeState::Open(conversation) => conversation.silent_for(SUSPECT_AFTER),
@@ -243,11 +219,10 @@ impl<'a> Cluster<'a> {
         // If this time has passed, the client waits for the next view already.
         let look = look.filter(|time| *time > now);
         let view = (self.routes.stale && self.viewing.is_none()).then_some(self.view_from);
-        let due = self.nodes.iter().filter_map(Node::wake).chain(look).chain(view);
-        due.min().unwrap_or_else(|| now + IDLE)
+        self.nodes.iter().filter_map(Node::wake).chain(look).chain(view).min()
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Happened<'a>> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Happened<'a>> {
         if let Some(viewing) = &mut self.viewing
             && let Poll::Ready(viewed) = viewing.as_mut().poll(context)
         {
@@ -271,7 +246,7 @@ impl<'a> Cluster<'a> {
         Poll::Pending
     }
 
-    fn heed(&mut self, happened: Happened<'a>, receiver: &mut Receiver) {
+    pub(super) fn heed(&mut self, happened: Happened<'a>, receiver: &mut Receiver) {
         match happened {
             Happened::Viewed(viewed) => {
                 self.viewing = None;

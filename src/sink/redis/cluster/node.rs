@@ -147,7 +147,7 @@ impl<'a> Node<'a> {
     pub(super) fn lost(&mut self, failure: Failure, receiver: &mut Receiver) {
         let before = std::mem::replace(&mut self.state, NodeState::Closed(None));
         if let NodeState::Open(mut conversation) = before {
-            conversation.give_back(&failure, receiver);
+            receiver.connection_lost(&conversation.give_back(), &failure, false);
             if conversation.has_answered() {
                 self.reconnect = Reconnect::default();
             }
@@ -163,7 +163,6 @@ impl<'a> Node<'a> {
         while let Some(pending) = self.pending.pop_back() {
             receiver.settle(pending.taken, &RecordOutcome::Unknown);
         }
-        receiver.publish();
     }
 
     /// The failure that its records wait for.
