@@ -33,7 +33,6 @@ mod chunk;
 mod client;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod dead_letters;
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod driver;
 mod hand_over;
 mod receiver;
@@ -51,7 +50,6 @@ pub use client::QueueSink;
 pub(super) use client::block_on;
 #[cfg(any(feature = "nats", feature = "redis"))]
 pub use dead_letters::{DeadLetterPages, PagedDeadLetters};
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
 pub use driver::{Session, drive};
 pub use hand_over::RECORD_OVERHEAD_BYTES;
 pub use receiver::{Receiver, RecordIndex, RecordOutcome};

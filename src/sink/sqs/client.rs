@@ -1,4 +1,4 @@
-//! The client of SQS and SNS behind the ordered queue: sends records in batches, and classifies each answer.
+//! [`SqsSession`]: the client of SQS and SNS behind the ordered queue. It sends records in batches, and classifies each answer.
 //!
 //! ```text
 //!   queue ─▶ batch for one queue or topic ─▶ request of the AWS SDK ─▶ result of each message ─▶ queue
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! In: records. Out: their outcomes. The SDK signs, keeps connections and credentials, and retries nothing: messages that fail go back into
-//! the queue.
+//! the queue. So a session never ends by itself.
 //!
 //! Invariants: of a FIFO queue's group at most one message is under way, in one batch: if that one is refused or its outcome is not
 //! known, no later one is stored. The HTTP status 200 alone is no success of a message.
@@ -18,7 +18,7 @@ use super::{FIFO, GivenKeys, Service, SqsSettings, is_url};
 use crate::sink::aws;
 use crate::sink::destination::CONNECTION;
 use crate::sink::ordered_queue::{
-    Fit, KeyHash, LOG_IN_LABEL, Receiver, Reconnect, RecordIndex, RecordOutcome, Stored, TakenRecord,
+    Fit, KeyHash, LOG_IN_LABEL, Receiver, RecordIndex, RecordOutcome, Session, Stored, TakenRecord,
 };
 use crate::sink::{Failure, FailureClass};
 use aws_config::retry::RetryConfig;
@@ -54,42 +54,13 @@ const KEPT: Duration = Duration::from_mins(5);
 
 const MISFIT: &str = "its answer does not fit what was sent";
 
-/// Runs until the relay has dropped the sink.
-pub(super) async fn run(settings: &SqsSettings, receiver: &mut Receiver) {
-    let mut worker = SqsWorker::new(settings.clone());
-    let mut reconnect = Reconnect::default();
-    // Before the first record, the client asks whether the service answers and accepts the keys. The right to list queues does not matter.
-    loop {
-        let Some(looked) = receiver.while_listening(Box::pin(worker.caller.look())).await else { return };
-        let Err(failure) = answered(settings, looked) else { break };
-        if reconnect.wait(receiver, failure).await.is_none() {
-            return;
-        }
-    }
-    receiver.set_blocked(None);
-    loop {
-        worker.fill(receiver);
-        let wake = worker.pace.resumes_at.unwrap_or_else(|| Instant::now() + AT_LEAST_EACH);
-        tokio::select! {
-            work = receiver.next() => if work.is_none() {
-                return;
-            },
-            Some(ended) = worker.requests.join_next() => {
-                // A task that panicked has printed its reason. In a release a panic aborts the process.
-                if let Ok(request) = ended {
-                    worker.settle(request, receiver);
-                }
-            }
-            () = tokio::time::sleep_until(wake) => {}
-        }
-    }
-}
-
 /// The requests under way, and the client's knowledge of queues.
-struct SqsWorker {
-    caller: Arc<Caller>,
+pub(super) struct SqsSession<'a> {
+    caller: &'a Arc<Caller>,
     requests: JoinSet<EndedRequest>,
     pace: Pace,
+    /// Why requests fail, until one is served.
+    blocked: Option<Failure>,
     /// The URLs of queues, by their names.
     queues: BTreeMap<Box<str>, Arc<str>>,
     /// The standard queues whose missing order was logged.
@@ -97,7 +68,7 @@ struct SqsWorker {
 }
 
 /// A request that has ended.
-struct EndedRequest {
+pub(super) struct EndedRequest {
     /// The queue's name or URL.
     queue: Box<str>,
     /// The queue's URL, once it is known.
@@ -136,26 +107,51 @@ impl Room<'_> {
     }
 }
 
-impl SqsWorker {
-    fn new(settings: SqsSettings) -> Self {
-        Self {
-            caller: Arc::new(Caller::new(settings)),
+impl<'a> Session for SqsSession<'a> {
+    type Settings = &'a Arc<Caller>;
+    /// `None`: a pause is over.
+    type Event = Option<EndedRequest>;
+
+    /// Asks whether the service answers and accepts the keys. The right to list queues does not matter.
+    async fn open(caller: &'a Arc<Caller>, _attempt: usize) -> Result<Self, Failure> {
+        answered(&caller.settings, caller.look().await)?;
+        Ok(Self {
+            caller,
             requests: JoinSet::new(),
             pace: Pace::default(),
+            blocked: None,
             queues: BTreeMap::new(),
             told: BTreeSet::new(),
+        })
+    }
+
+    fn fill(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
+        while self.requests.len() < self.pace.requests(Instant::now()) && receiver.has_ready() && self.send(receiver) {}
+        Ok(())
+    }
+
+    async fn event(&mut self) -> Option<EndedRequest> {
+        let wake = self.pace.resumes_at.unwrap_or_else(|| Instant::now() + AT_LEAST_EACH);
+        tokio::select! {
+            // A task that panicked has printed its reason. In a release a panic aborts the process.
+            Some(ended) = self.requests.join_next() => ended.ok(),
+            () = tokio::time::sleep_until(wake) => None,
         }
     }
 
-    /// Sends as many batches as may be under way.
-    fn fill(&mut self, receiver: &mut Receiver) {
-        while self.requests.len() < self.pace.requests(Instant::now()) {
-            if !receiver.has_ready() || !self.send(receiver) {
-                return;
-            }
+    fn heed(&mut self, ended: Option<EndedRequest>, receiver: &mut Receiver) -> Result<(), Failure> {
+        if let Some(request) = ended {
+            self.settle(request, receiver);
         }
+        Ok(())
     }
 
+    fn blocked(&self) -> Option<&Failure> {
+        self.blocked.as_ref()
+    }
+}
+
+impl SqsSession<'_> {
     /// Sends a batch. Returns whether there were records for one.
     fn send(&mut self, receiver: &mut Receiver) -> bool {
         let SqsSettings { form, service, .. } = &self.caller.settings;
@@ -180,7 +176,7 @@ impl SqsWorker {
             stored.with_record(|record| entries.push(number, record, stored.tag().origin, form, is_fifo));
         }
         self.tell(&queue, is_fifo);
-        let caller = Arc::clone(&self.caller);
+        let caller = Arc::clone(self.caller);
         let known = if service == Service::Sns || is_url(&queue) {
             Some(Arc::from(&*queue))
         } else {
@@ -233,28 +229,27 @@ impl SqsWorker {
         for (taken, outcome) in taken.into_iter().zip(outcomes) {
             receiver.settle(taken, outcome);
         }
-        receiver.publish();
         match batch_outcome.problem {
-            Some(failure) => self.pause(failure, is_any, receiver),
-            None => self.goes_on(receiver),
+            Some(failure) => self.pause(failure, is_any),
+            None => self.goes_on(),
         }
     }
 
-    fn goes_on(&mut self, receiver: &Receiver) {
+    fn goes_on(&mut self) {
         if self.pace.went() {
-            receiver.set_blocked(None);
+            self.blocked = None;
         }
     }
 
     /// Begins a pause. If a service throttles and takes some messages meanwhile, that is not reported as blocked.
-    fn pause(&mut self, failure: Failure, is_any: bool, receiver: &Receiver) {
+    fn pause(&mut self, failure: Failure, is_any: bool) {
         if is_any {
-            self.goes_on(receiver);
+            self.goes_on();
         }
         let failures = self.pace.failed(Instant::now());
         let is_connection = failure.class == FailureClass::LogIn || failure.reason == CONNECTION;
         if failures > 1 || is_connection {
-            receiver.set_blocked(Some(failure));
+            self.blocked = Some(failure);
         }
     }
 

@@ -18,13 +18,13 @@ mod message;
 #[cfg(test)]
 pub(super) use self::errors::{remedied, remedied_of_topics};
 
-use self::client::Caller;
+use self::client::{Caller, SqsSession};
 use self::errors::Unserved;
 use self::message::{LARGEST, MOST_ATTRIBUTES, MessageForm, is_attribute};
 use super::destination::{Can, Delivery, Destination, GivenSettings, Kind, Scratch, ScratchError, Wanted};
 use super::ordered_queue::address::{Address, Server, secret, timeout, tls};
 use super::ordered_queue::socket::Tls;
-use super::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on};
+use super::ordered_queue::{QueueSink, RECORD_OVERHEAD_BYTES, Receiver, block_on, drive};
 use super::{Failure, Record, Sink, aws};
 use crate::check_finding::Finding;
 use crate::route::{AddressRule, TopicFault};
@@ -66,7 +66,8 @@ impl Destination for SqsSettings {
         let (settings, form) = (self.clone(), self.form.clone());
         let admit = move |record: &Record<'_>| form.admit(record);
         QueueSink::start(self.kind().name, self.max_in_flight, admit, async move |receiver: &mut Receiver| {
-            client::run(&settings, receiver).await;
+            let caller = Arc::new(Caller::new(settings.clone()));
+            drive::<SqsSession<'_>>(&caller, receiver).await;
         })
     }
 
