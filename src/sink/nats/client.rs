@@ -214,15 +214,7 @@ impl NatsSession<'_> {
         let mut flight = Flight { taken: first, records, bytes: 0, sent: now };
         let messages = match self.messages(run, receiver) {
             Ok(messages) => messages,
-            Err(failure) => {
-                // Which record of a batch is at fault shows when each goes alone.
-                if records == 1 {
-                    receiver.settle(first, &RecordOutcome::Refused(failure));
-                } else {
-                    receiver.send_each_alone(run);
-                }
-                return;
-            }
+            Err(failure) => return receiver.search(run, &failure),
         };
         for (index, (taken, headers)) in messages.into_iter().enumerate() {
             let Some(record) = receiver.record(taken.item) else { continue };
@@ -292,7 +284,7 @@ impl NatsSession<'_> {
                 self.acknowledged = Instant::now();
                 self.missing = None;
             }
-            RecordOutcome::Refused(failure) if failure.class == FailureClass::Unlisted && records > 1 => {
+            RecordOutcome::Refused(failure) if records > 1 => {
                 receiver.search(&receiver.taken_of(taken.key), &failure);
             }
             // Alone, each record of the batch gets an answer of its own.

@@ -373,11 +373,17 @@ impl Receiver {
         self.suspects.sendings(taken.key, taken.number)
     }
 
-    /// The destination gave an answer that is in no list, and any of these records, which are under way, may be the cause: they go again in
-    /// smaller batches, until one is left.
+    /// The destination does not take these records, which are under way, and any of them may be the cause. If the answer is in a list, each goes
+    /// alone, and gets one of its own; a single one is refused. Otherwise they go in smaller batches, until one is left.
     #[cold]
     pub fn search(&mut self, taken: &[TakenRecord<RecordIndex>], answer: &Failure) {
-        self.search_among(taken, answer, false);
+        match taken {
+            _ if answer.class == FailureClass::Unlisted => self.search_among(taken, answer, false),
+            [one] => {
+                self.settle(*one, &RecordOutcome::Refused(answer.clone()));
+            }
+            several => self.send_each_alone(several),
+        }
     }
 
     fn search_among(&mut self, taken: &[TakenRecord<RecordIndex>], answer: &Failure, is_sole: bool) {

@@ -304,12 +304,7 @@ impl<'a> Conversation<'a> {
             first += records;
         }
         for (failure, records) in std::mem::take(&mut concluded.among) {
-            let taken = step.taken.get(records).unwrap_or_default();
-            if failure.class == FailureClass::Unlisted {
-                receiver.search(taken, &failure);
-            } else {
-                receiver.send_each_alone(taken);
-            }
+            receiver.search(step.taken.get(records).unwrap_or_default(), &failure);
         }
         let missing = match self.settings.wait {
             None => Ok(None),

@@ -218,10 +218,8 @@ impl SqsSession<'_> {
             Ok(batch_outcome) => batch_outcome,
             Err(unserved) => self.of_none(&queue, unserved, taken.len()),
         };
-        match &batch_outcome.among {
-            Some(failure) if failure.class == FailureClass::Unlisted => receiver.search(&taken, failure),
-            Some(_) => receiver.send_each_alone(&taken),
-            None => {}
+        if let Some(failure) = &batch_outcome.among {
+            receiver.search(&taken, failure);
         }
         let is_any = batch_outcome.outcomes.iter().any(|outcome| matches!(outcome, RecordOutcome::Delivered));
         // If the answer has no result for a message, nobody knows what became of it.
