@@ -90,7 +90,9 @@ pub async fn drive<S: Session>(settings: S::Settings, receiver: &mut Receiver) {
             SessionEnd::Closed => return,
             SessionEnd::Renewed => {}
             SessionEnd::Lost(failure) => {
-                if reconnect.wait(receiver, failure).await.is_none() {
+                receiver.set_blocked(Some(failure));
+                let pause = tokio::time::sleep(reconnect.pause());
+                if receiver.while_listening(pause).await.is_none() {
                     return;
                 }
             }

@@ -17,11 +17,11 @@
 //! If an answer may be the fault of any of several records, or is in no list of the destination, `suspects` decides which of them go together,
 //! and when a single one is sent again.
 //!
-//! A client works only while the relay holds its slot ([`Hold`](crate::sink::hold::Hold)). When the hold runs out, and at a restart, the
-//! queue's thread drops the client's future and the runtime that ran it. With them go the client's connections and all tasks that it has
-//! spawned. Records that were under way are the first of their keys again. Another client begins once the relay holds its slot again. A
-//! client therefore has three rules. Its connections belong to its future, or to tasks of the runtime that runs it. It sends only what
-//! [`Receiver::take`] handed out. It yields to its runtime, since only then the thread can drop it.
+//! A client is a [`Session`] that the driver ([`drive`]) opens again and again. It works only while the relay holds its slot
+//! ([`Hold`](crate::sink::hold::Hold)). When the hold runs out, and at a restart, the queue's thread drops the driver with its session, and the
+//! runtime that ran it. With them go the client's connections and all tasks that it has spawned. Records that were under way are the first of their
+//! keys again. The driver begins anew once the relay holds its slot again. A session's connections therefore belong to it, or to tasks of the
+//! runtime that runs it.
 //!
 //! Invariants: the records of a key are delivered in the order in which they were pushed; no record is under way while an earlier one
 //! of its key is refused and not resolved; each record that was pushed is delivered, resolved as gone, or forgotten, exactly

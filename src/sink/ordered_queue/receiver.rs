@@ -129,7 +129,7 @@ impl Receiver {
     }
 
     /// Waits for `something`, and takes over records meanwhile. `None`: the relay has dropped the sink.
-    pub async fn while_listening<T>(&mut self, something: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn while_listening<T>(&mut self, something: impl Future<Output = T>) -> Option<T> {
         let mut something = std::pin::pin!(something);
         loop {
             tokio::select! {
@@ -585,7 +585,7 @@ impl Receiver {
     }
 
     /// Makes what has changed visible to the relay's side.
-    pub fn publish(&mut self) {
+    pub(super) fn publish(&mut self) {
         if !std::mem::take(&mut self.is_changed) {
             return;
         }
@@ -608,7 +608,7 @@ impl Receiver {
     }
 
     /// Sets what all records wait for and what passes by itself. `None`: it has passed.
-    pub fn set_blocked(&self, blocked: Option<Failure>) {
+    pub(super) fn set_blocked(&self, blocked: Option<Failure>) {
         let mut back = self.shared.back();
         back.problem = blocked.as_ref().map(|failure| failure.text.clone());
         back.blocked = blocked;

@@ -1,8 +1,7 @@
 //! [`within`]: the limit of the time in which a server is reached. [`Reconnect`]: the pauses of a client that connects again.
 //!
-//! In: failures. Out: a report to the relay, and a pause that grows until a server has answered.
+//! In: futures. Out: their results, and pauses that grow until a server has answered.
 
-use super::Receiver;
 use crate::sink::Failure;
 use crate::sink::destination::Kind;
 use std::time::Duration;
@@ -39,14 +38,6 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
-    /// Reports the failure to the relay, and waits until the next attempt is due. Takes over records meanwhile. `None`: the relay has
-    /// dropped the sink.
-    pub async fn wait(&mut self, receiver: &mut Receiver, failure: Failure) -> Option<()> {
-        receiver.set_blocked(Some(failure));
-        let pause = self.pause();
-        receiver.while_listening(tokio::time::sleep(pause)).await
-    }
-
     /// The pause before the next attempt. The one after it is twice as long.
     pub fn pause(&mut self) -> Duration {
         let next = (self.pause * 2).min(PAUSES.1);
