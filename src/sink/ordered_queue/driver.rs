@@ -23,7 +23,7 @@ use crate::sink::Failure;
 pub trait Session: Sized {
     /// The settings, with what a client remembers from one session to the next.
     type Settings: Copy;
-    /// What has happened on the connection, or a time that has come.
+    /// An event on the connection, or a time that has come.
     type Event;
 
     /// Connects. `attempt`: how many attempts there were before. A client with several servers begins with another one each time.
@@ -156,6 +156,7 @@ mod tests {
     use crate::sink::ordered_queue::{Fit, RecordIndex, RecordOutcome, TakenRecord};
     use crate::sink::{Content, FailureClass, Origin, Record, Report, Tag, Token};
     use std::cell::{Cell, RefCell};
+    use std::pin::pin;
     use std::time::Duration;
 
     /// What becomes of a session's event.
@@ -168,6 +169,8 @@ mod tests {
         did: RefCell<Vec<(String, Option<String>)>>,
         open: Cell<u32>,
         heeds: Heeds,
+        /// How many records a session has under way at most.
+        most: usize,
     }
 
     struct Scripted<'a> {
@@ -175,6 +178,7 @@ mod tests {
         attempt: usize,
         taken: Vec<TakenRecord<RecordIndex>>,
         blocked: Option<Failure>,
+        renews: bool,
     }
 
     impl Script {
@@ -206,11 +210,16 @@ mod tests {
                 return Err(failure("away"));
             }
             assert_eq!(script.open.replace(1), 0, "one at a time");
-            Ok(Self { script, attempt, taken: Vec::new(), blocked: None })
+            Ok(Self { script, attempt, taken: Vec::new(), blocked: None, renews: false })
         }
 
         fn fill(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
-            receiver.take(&mut self.taken, 1, |_| Fit::Takes);
+            let mut room = self.script.most - self.taken.len();
+            receiver.take(&mut self.taken, 1, |_| {
+                let fit = if room > 0 { Fit::Takes } else { Fit::Full };
+                room = room.saturating_sub(1);
+                fit
+            });
             Ok(())
         }
 
@@ -232,14 +241,22 @@ mod tests {
         fn drain(&mut self, receiver: &mut Receiver) {
             self.settle_first(receiver);
         }
+
+        fn renews(&self) -> bool {
+            self.renews
+        }
+
+        async fn leave(&self) {
+            self.script.note("leave".to_owned());
+        }
     }
 
     fn failure(text: &str) -> Failure {
         Failure::new(FailureClass::Environment, CONNECTION, text)
     }
 
-    /// What sessions that heed events like this do with a record of each of these topics, until all are delivered.
-    async fn run(heeds: Heeds, topics: &[&str]) -> Vec<(String, Option<String>)> {
+    /// What sessions that heed events like this do with a record of each of these topics, until all are delivered and the relay drops the sink.
+    async fn run(heeds: Heeds, most: usize, topics: &[&str]) -> Vec<(String, Option<String>)> {
         let (mut sender, mut receiver) = Sender::with_receiver(1 << 20);
         for topic in topics {
             let record = Record {
@@ -255,7 +272,7 @@ mod tests {
         }
         sender.flush();
         let sender = RefCell::new(sender);
-        let script = Script { sender, did: RefCell::default(), open: Cell::default(), heeds };
+        let script = Script { sender, did: RefCell::default(), open: Cell::default(), heeds, most };
         let all_are_delivered = async {
             let mut left = topics.len();
             while left > 0 {
@@ -266,14 +283,14 @@ mod tests {
                 });
             }
         };
+        let mut driving = pin!(drive::<Scripted<'_>>(&script, &mut receiver));
         tokio::select! {
-            () = drive::<Scripted<'_>>(&script, &mut receiver) => panic!("the relay has not dropped the sink"),
+            () = &mut driving => panic!("the relay has not dropped the sink"),
             () = all_are_delivered => {}
         }
-        let did = script.did.take();
-        script.sender.replace(Sender::with_receiver(1).0);
-        drive::<Scripted<'_>>(&script, &mut receiver).await;
-        did
+        drop(script.sender.replace(Sender::with_receiver(1).0));
+        driving.await;
+        script.did.take()
     }
 
     fn did(texts: &[(&str, Option<&str>)]) -> Vec<(String, Option<String>)> {
@@ -287,9 +304,15 @@ mod tests {
             if session.attempt == 1 { Err(failure("lost")) } else { Ok(()) }
         };
         // The event settles one, and the end another.
-        let expected =
-            [("open 0", None), ("open 1", Some("away")), ("has 3", None), ("open 2", Some("lost")), ("has 1", None)];
-        assert_eq!(run(heeds, &["a", "b", "c"]).await, did(&expected));
+        let expected = [
+            ("open 0", None),
+            ("open 1", Some("away")),
+            ("has 3", None),
+            ("open 2", Some("lost")),
+            ("has 1", None),
+            ("leave", None),
+        ];
+        assert_eq!(run(heeds, 9, &["a", "b", "c"]).await, did(&expected));
     }
 
     #[tokio::test]
@@ -310,7 +333,26 @@ mod tests {
             ("has 2", full),
             ("has 1", None),
             ("has 1", full),
+            ("leave", None),
         ];
-        assert_eq!(run(heeds, &["a", "b"]).await, did(&expected));
+        assert_eq!(run(heeds, 9, &["a", "b"]).await, did(&expected));
+    }
+
+    #[tokio::test]
+    async fn a_session_that_makes_room_for_another_is_followed_by_it_and_nothing_waits() {
+        let heeds = |session: &mut Scripted<'_>, receiver: &mut Receiver| {
+            session.settle_first(receiver);
+            session.renews = session.attempt == 1;
+            Ok(())
+        };
+        let expected = [
+            ("open 0", None),
+            ("open 1", Some("away")),
+            ("has 1", None),
+            ("open 2", None),
+            ("has 1", None),
+            ("leave", None),
+        ];
+        assert_eq!(run(heeds, 1, &["a", "b"]).await, did(&expected));
     }
 }

@@ -110,7 +110,7 @@ pub(super) struct RabbitmqSession<'a> {
     able: Instant,
     /// How long a message may be unconfirmed.
     patience: Duration,
-    /// The same for the next session.
+    /// How long the next session lets a message be unconfirmed.
     next_patience: &'a Cell<Duration>,
     /// Nothing is published before this time.
     later: Option<Instant>,
