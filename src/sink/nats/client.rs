@@ -16,7 +16,7 @@ use super::{KIND, NatsSettings};
 use crate::sink::destination::Destination as _;
 use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
-use crate::sink::ordered_queue::{Fit, Receiver, RecordIndex, RecordOutcome, Session, TakenRecord, within};
+use crate::sink::ordered_queue::{Receiver, RecordIndex, RecordOutcome, Session, Size, TakenRecord, within};
 use crate::sink::sockets::Sockets;
 use crate::sink::{Failure, FailureClass};
 use async_nats::connection::State;
@@ -36,14 +36,12 @@ pub(super) const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 /// The library's pause before it reconnects, so that it never does.
 const NEVER: Duration = Duration::from_hours(24 * 365);
 
-/// The most messages under way: enough to hide the round trip to the server and its disk.
-const WINDOW: usize = 1024;
-
-/// The most bytes under way, unless one message alone has more. The library copies each message.
-const WINDOW_BYTES: usize = 4 << 20;
+/// The most messages under way: enough to hide the round trip to the server and its disk. The most bytes, unless one message alone has more: the
+/// library copies each message.
+const WINDOW: Size = Size { records: 1024, bytes: 4 << 20 };
 
 /// The size of the library's queue: for messages under way, messages sent again for want of an answer, and questions.
-pub(super) const QUEUE: usize = 4 * WINDOW;
+pub(super) const QUEUE: usize = 4 * WINDOW.records;
 
 /// The most messages in a batch. Servers take 1,000.
 const BATCH: u32 = 200;
@@ -135,24 +133,17 @@ impl<'a> Session for NatsSession<'a> {
     }
 
     fn fill(&mut self, receiver: &mut Receiver) -> Result<(), Failure> {
-        if self.leaves && self.flights.under_way == 0 {
+        if self.leaves && self.flights.under_way.records == 0 {
             return Err(KIND.broken(&self.connection.address, "it is about to leave"));
         }
         while !self.leaves && receiver.has_ready() {
-            let (mut room, mut bytes) = (WINDOW.saturating_sub(self.flights.under_way), self.flights.bytes);
-            let mut taken = std::mem::take(&mut self.taken);
+            let (mut size, mut taken) = (self.flights.under_way, std::mem::take(&mut self.taken));
             let most_of_a_key = if self.flights.batches < BATCHES { self.most_of_a_key } else { 1 };
-            receiver.take(&mut taken, most_of_a_key, |record| {
-                if room == 0 || (bytes > 0 && bytes + record.held_bytes() > WINDOW_BYTES) {
-                    return Fit::Full;
-                }
-                (room, bytes) = (room - 1, bytes + record.held_bytes());
-                Fit::Takes
-            });
+            receiver.take(&mut taken, most_of_a_key, |record| size.fit(record, WINDOW));
             let any = !taken.is_empty();
             let now = Instant::now();
             // If messages are sent again for want of an answer, the time for the next one does not start over.
-            if any && self.flights.under_way == 0 && self.missing.is_none() {
+            if any && self.flights.under_way.records == 0 && self.missing.is_none() {
                 self.acknowledged = now;
             }
             if most_of_a_key > 1 {
@@ -177,7 +168,7 @@ impl<'a> Session for NatsSession<'a> {
         tokio::select! {
             Some(answer) = self.answers.next() => NatsEvent::Answer(answer),
             event = self.connection.events.recv() => NatsEvent::Library(event),
-            () = tokio::time::sleep_until(self.look_at), if self.flights.under_way > 0 => NatsEvent::Look,
+            () = tokio::time::sleep_until(self.look_at), if self.flights.under_way.records > 0 => NatsEvent::Look,
         }
     }
 
@@ -391,18 +382,16 @@ struct Flights {
     numbered: BTreeMap<u64, Flight>,
     /// The next number.
     next: u64,
-    /// How many messages are under way.
-    under_way: usize,
-    /// The bytes of these messages.
-    bytes: usize,
+    /// The messages under way.
+    under_way: Size,
     /// How many batches are under way.
     batches: usize,
 }
 
 impl Flights {
     fn push(&mut self, flight: Flight) {
-        self.under_way += flight.records;
-        self.bytes += flight.bytes;
+        self.under_way.records += flight.records;
+        self.under_way.bytes += flight.bytes;
         self.batches += usize::from(flight.records > 1);
         self.numbered.insert(self.next, flight);
         self.next += 1;
@@ -410,8 +399,8 @@ impl Flights {
 
     fn take(&mut self, number: u64) -> Option<Flight> {
         let flight = self.numbered.remove(&number)?;
-        self.under_way -= flight.records;
-        self.bytes -= flight.bytes;
+        self.under_way.records -= flight.records;
+        self.under_way.bytes -= flight.bytes;
         self.batches -= usize::from(flight.records > 1);
         Some(flight)
     }

@@ -105,6 +105,31 @@ pub enum Fit {
     Full,
 }
 
+/// How many records there are, and how many bytes they have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Size {
+    pub records: usize,
+    pub bytes: usize,
+}
+
+impl Size {
+    /// Adds `more`, if the sum is not above `most` or this is empty. Returns whether it did.
+    pub fn add(&mut self, more: Self, most: Self) -> bool {
+        let sum = Self { records: self.records + more.records, bytes: self.bytes + more.bytes };
+        let fits = self.records == 0 || (sum.records <= most.records && sum.bytes <= most.bytes);
+        if fits {
+            *self = sum;
+        }
+        fits
+    }
+
+    /// Adds a record by the same rule.
+    pub fn fit(&mut self, record: Stored<'_>, most: Self) -> Fit {
+        let fits = self.add(Self { records: 1, bytes: record.held_bytes() }, most);
+        if fits { Fit::Takes } else { Fit::Full }
+    }
+}
+
 /// Items in the order of their keys.
 #[derive(Debug)]
 pub struct OrderedQueue<T> {

@@ -24,7 +24,7 @@ use crate::sink::ordered_queue::address::Server;
 use crate::sink::ordered_queue::runtime::ClientRuntime;
 use crate::sink::ordered_queue::socket::{self, Peer, Stream};
 use crate::sink::ordered_queue::{
-    Fit, KeyHash, Receiver, RecordIndex, RecordOutcome, Session, TakenRecord, drive, within,
+    KeyHash, Receiver, RecordIndex, RecordOutcome, Session, Size, TakenRecord, drive, within,
 };
 use crate::sink::{Failure, FailureClass};
 use async_rs::traits::Reactor;
@@ -70,9 +70,8 @@ const LARGEST_FRAME: u32 = 128 << 10;
 /// The channels of a connection. Each is a process at the server, and has one batch under way.
 const CHANNELS: u16 = 8;
 
-/// The most messages of a batch. `BATCH_BYTES` limits its bytes, unless it is one message: the library keeps another copy.
-const BATCH: usize = 128;
-const BATCH_BYTES: usize = 256 << 10;
+/// The most messages and bytes of a batch, unless it is one message: the library keeps another copy.
+const BATCH: Size = Size { records: 128, bytes: 256 << 10 };
 
 /// The pause of all messages if the exchange is missing, or if the broker closed a channel and no message is the cause.
 const LATER: Duration = Duration::from_millis(500);
@@ -167,14 +166,8 @@ impl<'a> Session for RabbitmqSession<'a> {
         while receiver.has_ready()
             && let Some(channel) = self.free.pop()
         {
-            let (mut messages, mut bytes, mut taken) = (0, 0, std::mem::take(&mut self.taken));
-            receiver.take(&mut taken, 1, |record| {
-                if messages == BATCH || messages > 0 && bytes + record.held_bytes() > BATCH_BYTES {
-                    return Fit::Full;
-                }
-                (messages, bytes) = (messages + 1, bytes + record.held_bytes());
-                Fit::Takes
-            });
+            let (mut size, mut taken) = (Size::default(), std::mem::take(&mut self.taken));
+            receiver.take(&mut taken, 1, |record| size.fit(record, BATCH));
             let batch = self.batch(&taken, receiver);
             let none = taken.is_empty();
             taken.clear();
@@ -280,17 +273,16 @@ impl RabbitmqSession<'_> {
         taken: &[TakenRecord<RecordIndex>],
         receiver: &mut Receiver,
     ) -> Vec<(TakenRecord<RecordIndex>, KeyHash, Outgoing)> {
-        let (mut batch, mut refused) = (Vec::with_capacity(taken.len()), Vec::new());
+        let mut batch = Vec::with_capacity(taken.len());
         for taken in taken {
             let Some(record) = receiver.record(taken.item) else { continue };
-            let exchange = message::exchange_of(self.settings, record);
+            let (owner, exchange) = (message::owner(record), message::exchange_of(self.settings, record));
             match Outgoing::of(exchange, record, self.connection.frame_bytes()) {
-                Ok(outgoing) => batch.push((*taken, message::owner(record), outgoing)),
-                Err(failure) => refused.push((*taken, failure)),
+                Ok(outgoing) => batch.push((*taken, owner, outgoing)),
+                Err(failure) => {
+                    receiver.settle(*taken, &RecordOutcome::Refused(failure));
+                }
             }
-        }
-        for (taken, failure) in refused {
-            receiver.settle(taken, &RecordOutcome::Refused(failure));
         }
         batch
     }

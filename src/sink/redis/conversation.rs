@@ -10,7 +10,7 @@ use super::connection::{RedisConnection, Replies};
 use super::errors::{self, Judged, NOT_WRITABLE, environment, said, with_fix};
 use super::message::{BatchForm, batch};
 use super::{KIND, RedisSettings, ReplicaWait};
-use crate::sink::ordered_queue::{Fit, Receiver, RecordIndex, RecordOutcome, TakenRecord};
+use crate::sink::ordered_queue::{Receiver, RecordIndex, RecordOutcome, Size, TakenRecord};
 use crate::sink::{Failure, FailureClass};
 use redis::{Pipeline, RedisResult, Value, cmd, from_redis_value_ref};
 use std::collections::VecDeque;
@@ -23,17 +23,15 @@ use tokio::time::Instant;
 /// How long a client sleeps if no time is due.
 pub(super) const IDLE: Duration = Duration::from_mins(1);
 
-/// The most records in a batch. `BATCH_BYTES` limits its bytes, unless it has one record.
-const BATCH_RECORDS: usize = 500;
-const BATCH_BYTES: usize = 256 << 10;
+/// The most records and bytes of a batch, unless it has one record.
+pub(super) const BATCH: Size = Size { records: 500, bytes: 256 << 10 };
 
 /// The most batches under way: enough to hide the round trip to the server. Batches are small if rows come one by one, so there may be more
 /// of them than of full ones.
-const WINDOW: usize = 64;
+const BATCHES: usize = 64;
 
-/// With so many records under way, or with `WINDOW_BYTES`, the client begins no other batch.
-const WINDOW_RECORDS: usize = 8 * BATCH_RECORDS;
-const WINDOW_BYTES: usize = 8 * BATCH_BYTES;
+/// With so many records under way, or so many bytes, the client begins no other batch.
+const WINDOW: Size = Size { records: 8 * BATCH.records, bytes: 8 * BATCH.bytes };
 
 /// After a larger batch, which is one record, the connection ends once nothing is under way: the library keeps the memory for it.
 const KEPT_BYTES: usize = 8 << 20;
@@ -64,25 +62,6 @@ struct BatchPart {
     asking: bool,
     form: BatchForm,
     records: usize,
-}
-
-/// The size of a batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Size {
-    pub(super) records: usize,
-    pub(super) bytes: usize,
-}
-
-impl Size {
-    /// Adds `more`, if the sum fits into a batch or this is empty. Returns whether it did.
-    pub(super) fn add(&mut self, more: Self) -> bool {
-        let sum = Self { records: self.records + more.records, bytes: self.bytes + more.bytes };
-        let fits = self.records == 0 || (sum.records <= BATCH_RECORDS && sum.bytes <= BATCH_BYTES);
-        if fits {
-            *self = sum;
-        }
-        fits
-    }
 }
 
 /// The routes of a cluster, and the number of a connection's node in them. `None`: the connection is to a single server.
@@ -133,7 +112,8 @@ impl<'a> Conversation<'a> {
             return false;
         }
         self.later = None;
-        self.steps.len() < WINDOW && self.under_way.records < WINDOW_RECORDS && self.under_way.bytes < WINDOW_BYTES
+        let Size { records, bytes } = self.under_way;
+        self.steps.len() < BATCHES && records < WINDOW.records && bytes < WINDOW.bytes
     }
 
     /// An empty batch.
@@ -146,10 +126,7 @@ impl<'a> Conversation<'a> {
         while self.has_room() && receiver.has_ready() {
             let mut step = self.step();
             let mut size = Size::default();
-            receiver.take(&mut step.taken, u32::MAX, |record| {
-                let one = Size { records: 1, bytes: record.held_bytes() };
-                if size.add(one) { Fit::Takes } else { Fit::Full }
-            });
+            receiver.take(&mut step.taken, u32::MAX, |record| size.fit(record, BATCH));
             // The hold has run out, or a record waits until it has the connection for itself: the queue gives nothing.
             if step.taken.is_empty() {
                 return self.keep(step);

@@ -28,11 +28,11 @@ pub(super) use view::View;
 #[cfg(test)]
 pub(super) use view::tests::{slots, view};
 
-use super::conversation::{Conversation, Size};
+use super::conversation::{BATCH, Conversation};
 use super::{KIND, RedisSettings, Topology};
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::ordered_queue::{Fit, Receiver, RecordIndex, TakenRecord};
+use crate::sink::ordered_queue::{Fit, Receiver, RecordIndex, Size, TakenRecord};
 use node::{Node, NodeState, Pending};
 use routes::Routes;
 use std::pin::Pin;
@@ -124,7 +124,7 @@ impl<'a> Cluster<'a> {
                 if nodes.get(way.node).is_none() {
                     return Fit::NotThis;
                 }
-                if size.add(Size { records: 1, bytes: record.held_bytes() }) { Fit::Takes } else { Fit::Full }
+                size.fit(record, BATCH)
             });
             if taken.is_empty() {
                 break;

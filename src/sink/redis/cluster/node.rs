@@ -9,10 +9,10 @@
 use super::routes::Way;
 use crate::sink::Failure;
 use crate::sink::ordered_queue::address::Server;
-use crate::sink::ordered_queue::{Receiver, Reconnect, RecordIndex, RecordOutcome, TakenRecord};
+use crate::sink::ordered_queue::{Receiver, Reconnect, RecordIndex, RecordOutcome, Size, TakenRecord};
 use crate::sink::redis::RedisSettings;
 use crate::sink::redis::connection::RedisConnection;
-use crate::sink::redis::conversation::{Conversation, Size};
+use crate::sink::redis::conversation::{BATCH, Conversation};
 use crate::sink::redis::errors::{allow, with_fix};
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -122,7 +122,7 @@ impl<'a> Node<'a> {
                     while let Some(Share { size: share, is_apart }) = self.shares.front().copied()
                         && !is_full
                         && (!is_apart || batch.is_empty())
-                        && size.add(share)
+                        && size.add(share, BATCH)
                     {
                         batch.extend(self.pending.drain(..share.records.min(self.pending.len())));
                         self.shares.pop_front();
