@@ -71,8 +71,6 @@ pub struct Outbox {
     readings: Vec<TableReading>,
     /// The id's column of each table, when [`Outbox::published`] last took them all.
     ids: BTreeMap<RelationId, String>,
-    /// Whether those are the columns of the latest catalog.
-    has_ids: bool,
     /// The tables that have had another id column since this process began.
     other_ids: BTreeSet<RelationId>,
     /// The tables that are or were published. `None`: the publication was not read yet.
@@ -210,7 +208,6 @@ impl Outbox {
             details_as_of: Lsn::ZERO,
             readings: Vec::new(),
             ids: BTreeMap::new(),
-            has_ids: false,
             other_ids: BTreeSet::new(),
             known: None,
             new_tables: Vec::new(),
@@ -283,7 +280,6 @@ impl Outbox {
         self.unmappable = None;
         self.tables.published(tables);
         self.readings.clear();
-        self.has_ids = false;
         for table in tables {
             self.domains.add_from_catalog(&table.domains);
         }
@@ -304,7 +300,7 @@ impl Outbox {
         let ids: BTreeMap<_, _> = covered.iter().zip(&plans).filter_map(id_of).collect();
         let is_other = |table: &&RelationId| ids.get(table).is_some_and(|now| self.ids.get(table) != Some(now));
         self.other_ids.extend(self.ids.keys().filter(is_other));
-        (self.ids, self.has_ids) = (ids, true);
+        self.ids = ids;
         self.readings = covered.into_iter().zip(&plans).map(|(table, plan)| self.reading(table, plan)).collect();
         self.readings.dedup();
         self.check_envelopes_alike(&plans)?;
@@ -344,7 +340,7 @@ impl Outbox {
     /// Whether the ids of all rows of a table, of those in flight too, come from the column that [`Outbox::readings`] has for it: not if another
     /// column has had its role in the stream or in the catalog since this process began, nor while a table cannot be mapped.
     pub fn has_noted_id(&self, relation: RelationId) -> bool {
-        self.has_ids && !self.other_ids.contains(&relation)
+        self.unmappable.is_none() && !self.other_ids.contains(&relation)
     }
 
     fn reading(&self, table: &PublishedTable, plan: &TablePlan) -> TableReading {
