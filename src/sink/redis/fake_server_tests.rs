@@ -83,7 +83,7 @@ fn usual(words: &[&str]) -> &'static str {
 fn a_reader_does_not_pass_over_replies_that_are_not_understood() {
     let server = Fake::new();
     let address = server.address();
-    server.serve(|words| (words[0] == "INFO").then(|| "$18\r\nredis_version:7.2\r\n\r\n".to_owned()));
+    server.serve(|words| (words[0] == "INFO").then(|| "$19\r\nredis_version:7.2\r\n\r\n".to_owned()));
     let settings = read_in_test("redis", &address, &[], |asked| RedisSettings::read(asked)).unwrap();
     let mut reader = EntryReader::new(settings).unwrap();
     let topics = BTreeSet::from(["foo".to_owned()]);
