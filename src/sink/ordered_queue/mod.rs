@@ -108,7 +108,9 @@ pub enum Fit {
 /// How many records there are, and how many bytes they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
+    /// The number of records.
     pub records: usize,
+    /// Their bytes.
     pub bytes: usize,
 }
 

@@ -114,7 +114,7 @@ impl<'a> Session for SqsSession<'a> {
 
     /// Asks whether the service answers and accepts the keys. The right to list queues does not matter.
     async fn open(caller: &'a Arc<Caller>, _attempt: usize) -> Result<Self, Failure> {
-        answered(&caller.settings, caller.look().await)?;
+        answered(&caller.settings, caller.look().await)?.ok();
         Ok(Self {
             caller,
             requests: JoinSet::new(),
