@@ -11,8 +11,9 @@
 //!  └───────────┘             one thread owns everything in this row; no queue, lock or task per row
 //! ```
 //!
-//! Data flows left to right through pure functions. Positions flow back right to left. walrelay stores state only in the slot's
-//! `confirmed_flush_lsn`.
+//! Data flows left to right through pure functions. Positions flow back right to left. walrelay stores its position in the slot's
+//! `confirmed_flush_lsn`, and with exactly once also in Kafka. It has no files and no tables of its own: its notes are comments on
+//! objects of the database (`src/pg/marker.rs`, `src/pg/large_object_state.rs`).
 //!
 //! `docs/internals.md` follows a row, a position, a refused record and a setting. `CONTRIBUTING.md` has a table of changes, and the
 //! files for each.
