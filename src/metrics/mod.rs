@@ -42,9 +42,10 @@ pub enum State {
     WaitingForSlot,
     /// The relay reads the slot, and the destination takes records.
     Streaming,
-    /// The relay has one record in flight at a time, to find the one that was refused.
+    /// The destination sends smaller and smaller batches, to find the record that was refused. Only Kafka's sink says so.
     Searching,
-    /// The destination takes no records now.
+    /// Rows wait: the destination or one topic takes nothing or is silent, Postgres does not answer who holds the slot or sends nothing before a
+    /// standby has its WAL, notes of skipped rows fail, or the relay begins again after a pause.
     Blocked,
     /// The relay was asked to stop, and waits for acknowledgements.
     Stopping,
@@ -84,7 +85,7 @@ impl State {
             Self::WaitingForSlot => "Standing by: another process reads the slot, or did so a moment ago.",
             Self::Streaming => "Streaming.",
             Self::Searching => "Streaming, and searching for the one record that was refused.",
-            Self::Blocked => "Blocked: the destination takes no records now.",
+            Self::Blocked => "Blocked: rows wait.",
             Self::Stopping => "Stopping: waiting for the last acknowledgements.",
             Self::Stopped => "Stopped.",
         }
@@ -258,7 +259,8 @@ impl Metrics {
         self.turned.set(self.since_start(now));
     }
 
-    /// Sets the last position that was received from the server, and the one that was confirmed to it.
+    /// Sets the last position that was received from the server, and the one up to which everything is acknowledged: it was confirmed, or the
+    /// next status update confirms it.
     pub fn set_positions(&self, received: Lsn, confirmed: Lsn) {
         self.received.store(received.bytes(), Relaxed);
         self.confirmed.store(confirmed.bytes(), Relaxed);
@@ -430,7 +432,7 @@ impl Metrics {
         lock(&self.reads_from).clone()
     }
 
-    /// The position that was confirmed last.
+    /// The position that [`Metrics::set_positions`] has set as confirmed.
     pub fn confirmed(&self) -> Lsn {
         Lsn::new(self.confirmed.load(Relaxed))
     }

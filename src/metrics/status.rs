@@ -18,7 +18,8 @@ pub struct Status {
     pub publication: String,
     /// [`State::name`](super::State::name).
     pub state: &'static str,
-    /// The position that was confirmed to the server, in Postgres' text form. `0/0` before the first one.
+    /// The position up to which everything is acknowledged, in Postgres' text form: it was confirmed to the server, or the next status update
+    /// confirms it. `0/0` before the first one.
     pub confirmed_lsn: String,
     /// The position that was received from the server, in the same form.
     pub received_lsn: String,

@@ -2,8 +2,8 @@
 //!
 //! In: a record that borrows from the read buffer, with the [`Tag`] that its report returns. Out: whether the destination took the
 //! record, and later exactly one report for each record taken.
-//! No other folder names a destination: settings choose one of the [`kinds`]. One thread drives a sink; a sink may have threads of its
-//! own.
+//! No other folder imports a destination's module: settings choose one of the [`kinds`]. One thread drives a sink; a sink may have
+//! threads of its own.
 
 #[cfg(feature = "aws")]
 mod aws;
@@ -175,7 +175,7 @@ pub struct InFlight {
     pub bytes: u64,
     /// How many of the records cannot move before [`Sink::resolve`]: the refused ones, and those that wait behind them.
     pub held: u64,
-    /// How many of the records are of sequences in which the destination searches for a refused record.
+    /// How many of the records are of sequences in which the destination searches for a refused record. Only Kafka's sink counts them.
     pub searched: u64,
 }
 

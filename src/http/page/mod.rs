@@ -406,7 +406,7 @@ mod tests {
         metrics.set_blocked_on(Some("topic orders does not exist".to_owned()));
         let page = page(&metrics);
         for part in [
-            "<h1 class=\"bad\">Blocked: the destination takes no records now.</h1>",
+            "<h1 class=\"bad\">Blocked: rows wait.</h1>",
             "<p>topic orders does not exist</p>\n<p class=\"quiet\">Fix Kafka, or the topic",
             "<p>topic orders does not exist</p>",
         ] {
