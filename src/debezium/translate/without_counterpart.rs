@@ -25,8 +25,9 @@ const HEARTBEAT: &str =
     "not needed: an idle outbox confirms what the server's keepalives say, so that no WAL is held back";
 const HEARTBEAT_TOPIC: &str = "records are not written to Debezium's heartbeat topic (whoever watches that topic has /readyz and metrics); \
                                no WAL is held back without them: an idle outbox confirms what the server's keepalives say";
-const SIGNAL: &str = "not needed: there are no signals; rows are published once more by inserting them again";
-const OLD_ROWS: &str = "not needed: the slot resumes where it is; rows older than the slot are not read, and are published by inserting them again";
+const SIGNAL: &str = "not needed: there are no signals; walrelay backfill publishes rows once more";
+const OLD_ROWS: &str =
+    "not needed: the slot resumes where it is; rows older than the slot are not read; walrelay backfill publishes them";
 pub(super) const CONNECT: &str = "Kafka Connect's own affair";
 const OF_SERVER: &str = "Debezium Server's own affair";
 const SCHEMA_NAMES: &str =
