@@ -16,8 +16,9 @@
 //! A row is open from [`Matcher::expect`] until a record with its hash comes. Rows with equal records, and their records, are matched one by
 //! one, the oldest first. Rows behind the end of the window are known, so that their records are not *other*, and do not count.
 //!
-//! Invariants: each record is counted at most once; each row of the window has one verdict; a key's rows are compared in their order,
-//! whichever of row and record came first. Memory: a row that has its record and no open row of its key before it shrinks to 8 bytes.
+//! Invariants: each record is counted at most once; each row of the window is one of the six in [`Counts`], and may be out of
+//! order or stale besides; a key's rows are compared in their order, whichever of row and record came first. Memory: a row that has its record
+//! and no open row of its key before it shrinks to 8 bytes.
 
 use super::comparison::{Hashes, differences, id_of};
 use super::fingerprints::{Chains, Fingerprints};
