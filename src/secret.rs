@@ -24,7 +24,8 @@ use std::time::{Duration, Instant};
 /// The longest time that a program may take.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long credentials may be wrong that were right before, at Postgres as at a destination. Whoever replaces them changes server and
+/// How long credentials may be wrong that were right before, at Postgres as at a destination. The supervisor also waits for so long if Postgres
+/// refuses anything else to a relay that has streamed. Whoever replaces them changes server and
 /// files one after the other; and a secret reaches a container within a minute or two (Kubernetes: the kubelet's sync period and its cache).
 pub const CREDENTIALS_WITHIN: Duration = Duration::from_mins(5);
 

@@ -20,9 +20,10 @@
 //!
 //! "Waits" has no limit. [`ServerError::recovery`] decides the columns "first start" and "stream": [`Recovery::Reconnect`] waits or
 //! reconnects, and [`Recovery::Stop`] is exit 2. The supervisor decides the column "reconnect": if the relay has streamed before, it
-//! tries for 5 minutes (`CREDENTIALS_WITHIN` in `src/supervise`), since somebody may be changing the server's settings.
+//! tries for 5 minutes (`CREDENTIALS_WITHIN` in `src/secret.rs`), since somebody may be changing the server's settings.
 //!
-//! Invariant: control flow branches on [`Error`] and on SQLSTATE, never on text.
+//! Invariant: control flow branches on [`Error`] and on SQLSTATE. Only `pooler` looks at a text, for a hint or a finding: a
+//! pooler has no codes of its own.
 //! Specification: PostgreSQL manual, section 54.8 "Error and Notice Message Fields", appendix A "Error Codes".
 
 use super::frame::FrameError;
