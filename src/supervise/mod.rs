@@ -1,7 +1,8 @@
 //! [`Supervisor`]: connects, reconnects, starts over, and decides when the run ends.
 //!
 //! In: a server, a relay, a stop flag. Out: nothing after a graceful shutdown, else why the run ended. This file handles no rows.
-//! Invariant: no outage ends the run, however long it takes. Only an error on which an operator has to decide does.
+//! Invariant: once a server has answered, no outage ends the run, however long it takes. Only an error on which an operator has to decide
+//! does. Before that, invalid messages end it, too ([`Recovery::Restart`]): a restart may help.
 
 mod acquire;
 mod advice;
