@@ -1,10 +1,11 @@
 //! Takes the action for a row that cannot be published, before anything of it is sent.
 //!
 //! ```text
-//!  no record can be made of the row ─────────────┐
-//!  the sink will never take its record ──────────┼──► stop         the stream ends once everything before is delivered
-//!  its topic is given up ────────────────────────┤    skip         the row is counted, and noted for `prune`
-//!  exactly once: its record was refused before ──┘    dead letter  the sink takes a dead-letter record for the row     
+//!  no record can be made of the row ─────────────┐    stop         the stream ends once everything before is delivered
+//!  the sink will never take its record ──────────┼──► skip         the row is counted, and noted for `prune`
+//!  exactly once: its record was refused before ──┘    dead letter  the sink takes a dead-letter record for the row
+//!                                                          ▲
+//!  its topic is given up, which only dead letter does ─────┘
 //! ```
 //!
 //! `verdict` decides. In: a bad row, its change, the settings' action. Out: a [`FrameStep`]; the row is done, waits, or ends the stream.
