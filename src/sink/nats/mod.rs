@@ -2,8 +2,8 @@
 //!
 //! In: `--to nats://user:password@host:port,host:port`, properties, records. Out: `NatsSettings` as a [`Destination`]: sinks, checks, dead-letter
 //! records, a stream for measurements. A record becomes one message to the subject that is its topic, and counts as delivered once
-//! JetStream has acknowledged it. Many messages are under way at a time, and of each key of a subject at most one. No error here shows a
-//! secret.
+//! JetStream has acknowledged it. Many messages are under way at a time, and of each key of a subject at most one, or with `atomic` one batch.
+//! No error here shows a secret.
 //!
 //! Invariant: a later record of a key is never sent while an earlier one is refused and not resolved, or while its outcome is unknown.
 //! Specification: NATS, "Client Protocol", JetStream. The library `async-nats` speaks the protocol.

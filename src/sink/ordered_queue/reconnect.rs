@@ -1,6 +1,6 @@
 //! [`within`]: the limit of the time in which a server is reached. [`Reconnect`]: the pauses of a client that connects again.
 //!
-//! In: futures. Out: their results, and pauses that grow until a server has answered.
+//! In: futures. Out: their results, and pauses that grow with each attempt.
 
 use crate::sink::Failure;
 use crate::sink::destination::Kind;
@@ -12,7 +12,8 @@ pub const REACHED_WITHIN: Duration = Duration::from_secs(10);
 /// The shortest and the longest pause between two attempts to connect. Each pause is twice the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// The attempts to connect since a server last answered. After an answer, the client makes a new `Reconnect`.
+/// The attempts to connect since the destination last worked. Then the caller makes a new `Reconnect`: the driver once a record was stored, a
+/// node of Redis Cluster once it has answered.
 #[derive(Debug)]
 pub struct Reconnect {
     pause: Duration,
