@@ -2,7 +2,7 @@
 //!
 //! In: the name of a file below `tests/golden/state/VERSION`. Out: its text in each version that has it, oldest first.
 //!
-//! Invariant: a file is written once and never changed, since programs of that version have written what it shows. A version has a file of its
+//! Invariant: a file of a released version is never changed, since programs of that version have written what it shows. A version has a file of its
 //! own only if it writes another form than the version before.
 
 use std::fs;

@@ -43,7 +43,8 @@ const NAME_KINDS: &str = "sink/kinds.rs";
 /// Who may look at a clock or wait, up to the relay and those to its left: tests move their own time there.
 const READ_A_CLOCK: &[&str] = &["metrics/samples.rs", "relay/clock.rs", "secret.rs", "stderr.rs"];
 
-/// Where an answer is distinguished by its words, because its sender has no code for it.
+/// Where an answer is distinguished by its words, because its sender has no code for it. The test sees comparisons of a field. Where a function
+/// takes the text, as in the destinations' `errors.rs`, a comment there says why.
 const JUDGE_WORDS: &[&str] = &["pg/pooler.rs", "sink/kafka/check/probe.rs", "sink/sqs/errors.rs"];
 
 struct Source {
