@@ -129,7 +129,7 @@ pub struct Partitions {
     held: HashMap<RefusalId, u32>,
     /// The partitions in the state `Replaced`, each with the dead-letter record that it waits for.
     replaced: Vec<(u32, RecordIndex)>,
-    /// Partitions that `turn` has to look at: they have waiting records, or are in a state that ends.
+    /// Partitions that [`Partitions::advance`] has to look at: they have waiting records, or are in a state that ends.
     listed: Vec<u32>,
     /// Exactly once: the refused batches, until their records are committed.
     suspects: Vec<Suspects>,

@@ -213,7 +213,7 @@ pub(super) struct Partition {
     pub(super) obstacle: Option<Failure>,
     /// Whether a search began that [`Event::Searching`](super::Event::Searching) has announced.
     pub(super) is_announced: bool,
-    /// Whether the partition is in the list for `turn`.
+    /// Whether the partition is in the list for `advance`.
     pub(super) listed: bool,
 }
 
