@@ -68,7 +68,7 @@ pub(super) const REFUSALS: [&str; 6] = [BODY, ATTRIBUTES, TOO_LARGE, QUEUE, NOT_
 pub(super) const REASONS: [&str; 10] =
     [CONNECTION, LOG_IN_LABEL, THROTTLED, SERVICE, CLOCK, QUEUE, NOT_PERMITTED, TOO_LARGE, REFUSED, UNLISTED];
 
-/// The texts of a signature whose time differs too much from that of the service.
+/// The texts of a signature whose time differs too much from that of the service. Their codes are those of wrong credentials, so the text decides.
 const WRONG_TIME: [&str; 2] = ["Signature expired", "Signature not yet current"];
 
 /// A request that was not served.
@@ -187,7 +187,7 @@ impl ServiceRefusal {
 
     /// The meaning and the label of the refusal.
     pub(super) fn fault(&self) -> (SqsFault, &'static str) {
-        // The topic is of another region, or no topic: that is the same for each message.
+        // The topic is of another region, or no topic: that is the same for each message. A message that is at fault has the same code.
         if plain(&self.code) == "InvalidParameter" && self.text.contains("TopicArn") {
             return (SqsFault::Missing, QUEUE);
         }
