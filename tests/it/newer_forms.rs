@@ -237,3 +237,20 @@ fn a_backfill_whose_progress_has_a_newer_form_is_refused_and_a_note_of_tables_st
     let kept = notes(&lane, "tables");
     assert!(kept.len() == 2 && kept.contains(&tables), "{kept:?}");
 }
+
+#[test]
+fn beside_a_line_of_the_marker_of_a_newer_kind_no_backfill_begins_or_believes_an_earlier_one() {
+    let lane = with_old_rows(10);
+    fill(&lane, &[]);
+    let line = format!("walrelay unpublished: {} 16385", lane.name);
+    lane.sql(&format!(
+        "DO $$ BEGIN EXECUTE format('COMMENT ON PUBLICATION %I IS %L', '{0}', (
+             SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = '{0}') || E'\\n{line}'); END $$",
+        lane.name
+    ));
+    for more in [&[][..], &["--again"]] {
+        let (code, text) = filled(&lane, more);
+        assert!(code == 2 && text.contains(&format!("does not know: {line}")), "{code} {text}");
+        assert_eq!(lane.records_now("order").len(), 10, "{more:?}");
+    }
+}

@@ -160,6 +160,9 @@ impl Job {
         let (tables, parts) = select(&mut connection, run, request.order.as_deref())?;
         let comment = catalog::publication_mark(&mut connection, &run.publication)?.comment;
         let comment = comment.as_deref();
+        if let Some(line) = marker::unknown_line(comment, &run.slot) {
+            return Err(RunError::unknown_marker(&run.slot, &run.publication, line).into());
+        }
         let token = marker::token_of_here(&mut connection, comment, &run.slot)?.unwrap_or_default();
         let asked = asked(&mut connection, request)?;
         let before = trusted(&mut connection, run, comment, (&tables, &parts))?;
