@@ -75,12 +75,13 @@ pub enum StoredProgress {
     },
 }
 
-/// Reads the progress of `slot`.
+/// Reads the progress of `slot` that the connection's role has written, or a role that is trusted with `publication`: any other might say that
+/// rows are published which are not.
 ///
 /// # Errors
 /// The connection broke.
-pub fn read(connection: &mut Connection, slot: &str) -> Result<StoredProgress, Error> {
-    Ok(stored(&state::read(connection, &prefix(slot), NoteOwner::Any)?))
+pub fn read(connection: &mut Connection, slot: &str, publication: &str) -> Result<StoredProgress, Error> {
+    Ok(stored(&state::read_own_and_trusted(connection, &prefix(slot), publication)?))
 }
 
 /// The content of a slot's notes.
@@ -125,9 +126,14 @@ pub fn rewritten(text: &str) -> Option<String> {
     parse(text).as_ref().map(json)
 }
 
+/// The number of rows from which on a note is not one of a backfill. Numbers of rows are positions (`backfill::feed`), and so have 64 bits.
+const ROWS: u64 = 1 << 62;
+
 /// Reads a note's text behind its prefix. `None`: its form is not known.
 fn parse(text: &str) -> Option<BackfillProgress> {
-    serde_json::from_str(text).ok()
+    let progress: BackfillProgress = serde_json::from_str(text).ok()?;
+    let mut rows = progress.tables.values().map(|table| table.rows).chain([progress.rows]);
+    rows.all(|rows| rows < ROWS).then_some(progress)
 }
 
 /// The beginning of the notes of a slot.
@@ -181,6 +187,15 @@ mod tests {
                 assert!(text.contains(part), "{part}");
                 assert_eq!(parse(&text.replacen(part, &format!("{part}{more}"), 1)), None, "{more}");
             }
+        }
+    }
+
+    #[test]
+    fn a_number_of_rows_that_no_backfill_reaches_is_another_form() {
+        let text = json(&progress());
+        for rows in [text.replacen("10", "4611686018427387904", 1), text.replacen(":10", ":18446744073709551615", 2)] {
+            assert_ne!(rows, text);
+            assert_eq!(parse(&rows), None, "{rows}");
         }
     }
 

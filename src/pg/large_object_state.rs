@@ -5,8 +5,8 @@
 //! crashes, and reach physical standbys. [`super::skipped_rows`], [`super::backfill_progress`], [`super::leaf_notes`] and
 //! [`super::relay_note`] interpret the texts.
 //!
-//! Any role that may log in can write a note. So a note that lets rows be deleted counts only if its owner is trusted: it may act as the
-//! owner of the publication, or it may replicate.
+//! Any role that may log in can write a note. So a note that lets rows be deleted, or not be published, counts only if its owner is trusted: it
+//! may act as the owner of the publication, or it may replicate.
 //! Specification: PostgreSQL manual, chapter 35 "Large Objects", "COMMENT", 53.30 "pg_largeobject_metadata".
 
 use super::catalog::REPLICATES;
@@ -58,12 +58,25 @@ pub(super) fn read(connection: &mut Connection, prefix: &str, of: NoteOwner) -> 
 
 /// Reads the notes that begin with `prefix`, and whose owner may act as the owner of `publication`, or may replicate.
 pub(super) fn read_trusted(connection: &mut Connection, prefix: &str, publication: &str) -> Result<Vec<Note>, Error> {
-    let trusted = format!(
+    query(connection, prefix, &trusted(publication))
+}
+
+/// Reads the notes as [`read_trusted`], and before them those of the connection's role, whatever it may do.
+pub(super) fn read_own_and_trusted(
+    connection: &mut Connection,
+    prefix: &str,
+    publication: &str,
+) -> Result<Vec<Note>, Error> {
+    query(connection, prefix, &format!("(r.rolname = current_user OR {})", trusted(publication)))
+}
+
+/// As SQL, whether the owner `r` of a note is trusted.
+fn trusted(publication: &str) -> String {
+    format!(
         "({REPLICATES} OR EXISTS (SELECT FROM pg_catalog.pg_publication AS p
                                    WHERE p.pubname = {} AND pg_catalog.pg_has_role(r.oid, p.pubowner, 'USAGE')))",
         literal(publication)
-    );
-    query(connection, prefix, &trusted)
+    )
 }
 
 fn query(connection: &mut Connection, prefix: &str, condition: &str) -> Result<Vec<Note>, Error> {

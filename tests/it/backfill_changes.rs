@@ -6,7 +6,7 @@ use walrelay_dev::process::wait_until;
 use walrelay_dev::relay::Relay;
 
 use crate::backfill::{arguments, assert_once, fill, numbers, rows, set_up, with_old_rows};
-use crate::lane::{LONG, Lane, OUTBOX, binary, wait_log};
+use crate::lane::{LONG, Lane, OUTBOX, binary, ids, wait_log};
 
 #[track_caller]
 fn filling(lane: &Lane, more: &[&str]) -> Relay {
@@ -61,4 +61,27 @@ fn no_table_is_rewritten_while_it_is_read_under_the_snapshot() {
     lane.sql("ALTER TABLE sent ADD COLUMN seq bigserial");
     assert_eq!(filling.wait_exit(LONG).unwrap(), 0, "{}", filling.log());
     assert_once(&lane, &numbers(1, 100).into_iter().collect::<BTreeSet<_>>());
+}
+
+/// Any role may write a note.
+#[test]
+fn progress_that_a_role_without_rights_has_written_is_not_believed() {
+    let lane = with_old_rows(5);
+    fill(&lane, &[]);
+    let role = crate::lane::fresh("stranger");
+    let note = "SELECT objoid, description FROM pg_description WHERE starts_with(description, 'walrelay backfill: ')";
+    lane.sql(&format!(
+        "CREATE ROLE {role} LOGIN;
+         DO $$ DECLARE note record; BEGIN
+             {note} INTO note;
+             PERFORM lo_unlink(note.objoid);
+             SET LOCAL ROLE {role};
+             EXECUTE format('COMMENT ON LARGE OBJECT %s IS %L', lo_create(0), note.description);
+         END $$"
+    ));
+    assert_eq!(lane.connect().query(note, &[]).unwrap().len(), 1);
+    let text = fill(&lane, &[]);
+    assert!(text.contains("backfill of a table is done"), "{text}");
+    assert_eq!(ids(&lane.records_now("order")).len(), 10);
+    lane.sql(&format!("SELECT lo_unlink(oid) FROM pg_largeobject_metadata; DROP OWNED BY {role}; DROP ROLE {role}"));
 }

@@ -335,7 +335,7 @@ fn trusted(
     comment: Option<&str>,
     of: (&[TableName], &[Part]),
 ) -> Result<Option<BackfillProgress>, CommandError> {
-    let mut before = match backfill_progress::read(connection, &run.slot)? {
+    let mut before = match backfill_progress::read(connection, &run.slot, &run.publication)? {
         StoredProgress::Nothing => return Ok(None),
         StoredProgress::Known(progress) => progress,
         StoredProgress::Unknown { large_object } => {
