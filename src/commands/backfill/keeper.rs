@@ -84,6 +84,9 @@ impl Keeper {
     pub(super) fn reached(&mut self, parts: &[Part], cursor: &PartCursor) {
         for (at, name) in self.tables.iter().enumerate() {
             let Some(table) = self.progress.tables.get_mut(&name.to_string()) else { continue };
+            for part in parts.iter().take(cursor.part).filter(|part| part.table == at) {
+                table.parts.entry(part.oid).or_default().done = true;
+            }
             let done = parts.iter().rposition(|part| part.table == at).is_none_or(|last| last < cursor.part);
             if done && !table.done {
                 tracing::info!(table = %name, rows = table.rows, "backfill of a table is done");
@@ -94,8 +97,7 @@ impl Keeper {
             && let Some(name) = self.tables.get(part.table)
             && let Some(table) = self.progress.tables.get_mut(&name.to_string())
         {
-            table.part = Some((part.name.schema.clone(), part.name.name.clone()));
-            table.key = key.to_vec();
+            table.parts.entry(part.oid).or_default().last = Some(key.to_vec());
         }
         self.show();
         self.tend();
@@ -160,9 +162,10 @@ impl Keeper {
         let done = self.tables.iter().filter_map(|name| self.progress.tables.get(&name.to_string()));
         let mut published: Vec<u32> = Vec::new();
         for table in done.filter(|table| table.done && table.condition.is_none()) {
-            let leaves: Vec<(u32, String)> = table.leaves.iter().map(|(oid, print)| (*oid, print.clone())).collect();
+            let leaves: Vec<(u32, String)> =
+                table.leaves.iter().filter_map(|(oid, print)| Some((*oid, print.clone()?))).collect();
             leaf_notes::note(connection, (&self.slot, &token), &leaves, table.at, &all)?;
-            published.extend(table.leaves.keys());
+            published.extend(leaves.iter().map(|(oid, _)| oid));
         }
         let known = leaf_notes::published(connection, publication, &self.slot)?;
         if !published.iter().all(|oid| known.contains(oid)) {

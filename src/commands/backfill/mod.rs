@@ -37,7 +37,7 @@ use super::shards;
 use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{Outbox, TableName};
-use crate::pg::backfill_progress::{self, BackfillProgress, StoredProgress};
+use crate::pg::backfill_progress::{self, BackfillProgress, PartProgress, StoredProgress};
 use crate::pg::leaf_notes::Known;
 use crate::pg::leaves::{self, Leaf};
 use crate::pg::relay_note::{self, StoredNote};
@@ -45,7 +45,7 @@ use crate::pg::slot_sighting::{self, Agreement};
 use crate::pg::{self, Connection, Purpose, catalog, marker, server};
 use crate::pgoutput::PublishedTable;
 use crate::relay::{Limits, Relay, StreamEnd, SystemClock};
-use crate::remedy::TypedFlags;
+use crate::remedy::{Command, Remedy, TypedFlags};
 use crate::sink::FailureClass;
 use crate::sink::destination::Delivery;
 use crate::sink::{Failure, Sink};
@@ -113,7 +113,7 @@ pub fn backfill(
         exported
     };
     let asks_twice = exported.is_none();
-    if let Some(job) = Job::plan(&request, asks_twice, dialogue, &stopped)? {
+    if let Some(job) = Job::plan(&request, asks_twice, dialogue, typed, &stopped)? {
         job.publish(&request, exported, &stop)?;
     }
     if !request.then_run || request.run.dry_run {
@@ -141,6 +141,7 @@ impl Job {
         request: &BackfillRequest,
         is_late: bool,
         dialogue: Dialogue<'_>,
+        typed: &TypedFlags,
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Self>, CommandError> {
         let run = &request.run;
@@ -165,7 +166,7 @@ impl Job {
         }
         let token = marker::token_of_here(&mut connection, comment, &run.slot)?.unwrap_or_default();
         let asked = asked(&mut connection, request)?;
-        let before = trusted(&mut connection, run, comment, (&tables, &parts))?;
+        let before = trusted(&mut connection, run, (comment, &token), (&tables, &parts), typed)?;
         let (progress, parts) = resume::resume(&request.rows(), before, &token, &tables, parts)?;
         if is_late && !parts.is_empty() {
             can_be_late(request, &parts)?;
@@ -238,22 +239,26 @@ impl Job {
         let mut without_rows = Vec::new();
         for (at, name) in self.tables.iter().enumerate() {
             let Some(table) = self.progress.tables.get_mut(&name.to_string()) else { continue };
-            if table.leaves.is_empty() {
-                table.leaves = of_table(&all, &self.parts, at)
-                    .filter_map(|leaf| Some((leaf.oid, leaf.fingerprint.clone()?)))
-                    .collect();
+            if table.at == Lsn::ZERO {
+                table.leaves =
+                    of_table(&all, &self.parts, at).map(|leaf| (leaf.oid, leaf.fingerprint.clone())).collect();
                 table.at = if is_late { now } else { listed.unwrap_or(now) };
             }
-            for part in self.parts.iter_mut().filter(|part| part.table == at && part.until.is_none() && is_late) {
-                let Some(sql) = part.greatest() else { continue };
+            for part in self.parts.iter_mut().filter(|part| part.table == at) {
+                let fresh = || PartProgress { columns: part.columns(), ..PartProgress::default() };
+                let progress = table.parts.entry(part.oid).or_insert_with(fresh);
+                let (Paging::Keys(keys), Some(sql)) = (&part.paging, part.greatest()) else { continue };
+                if part.until.is_some() || !is_late {
+                    continue;
+                }
                 let rows = ask(connection, part, &sql)?;
                 let Some(row) = rows.first() else {
+                    progress.done = true;
                     without_rows.push(part.oid);
                     continue;
                 };
-                let Paging::Keys(keys) = &part.paging else { continue };
                 let key: Vec<Option<String>> = (0..keys.len()).map(|at| row.text(at).map(str::to_owned)).collect();
-                table.until.insert(part.name.to_string(), key.clone());
+                progress.until = Some(key.clone());
                 part.until = Some(key.into());
             }
         }
@@ -328,37 +333,53 @@ fn can_be_late(request: &BackfillRequest, parts: &[Part]) -> Result<(), CommandE
     }
 }
 
-/// The progress of the backfills before, as far as it still says that rows are published or in the slot. `None`: none of it does.
+/// The progress of the backfills before, as far as it still says that rows are published or in the slot. `typed`: what hints repeat.
 fn trusted(
     connection: &mut Connection,
     run: &run::RunRequest,
-    comment: Option<&str>,
+    (comment, token): (Option<&str>, &str),
     of: (&[TableName], &[Part]),
-) -> Result<Option<BackfillProgress>, CommandError> {
-    let mut before = match backfill_progress::read(connection, &run.slot, &run.publication)? {
-        StoredProgress::Nothing => return Ok(None),
+    typed: &TypedFlags,
+) -> Result<BackfillProgress, CommandError> {
+    let before = match backfill_progress::read(connection, &run.slot, &run.publication)? {
+        StoredProgress::Nothing => return Ok(BackfillProgress::default()),
         StoredProgress::Known(progress) => progress,
         StoredProgress::Unknown { large_object } => {
             return Err(CommandError::unknown_backfill(&run.slot, large_object));
         }
     };
+    let hint = |setup: Command| {
+        Remedy::from(setup.set("--publication", &run.publication).set("--slot", &run.slot)).with(typed).to_string()
+    };
     let now = slot_sighting::sight(connection, &run.slot)?;
-    let agreement = marker::anchor(comment, &run.slot).zip(now).map(|(anchor, now)| anchor.agrees(&now));
+    let agreement = marker::anchor(comment, &run.slot).zip(now.as_ref()).map(|(anchor, now)| anchor.agrees(now));
     // The rows between the two slots are in neither.
     if let Some(why) = agreement.and_then(Agreement::objection) {
         tracing::warn!(
             slot = run.slot,
-            hint = "walrelay setup --apply --after-loss",
+            hint = hint(Command::new("setup").flag("--apply").flag("--after-loss")),
             "the setup marker does not fit the slot: {why}; what earlier backfills recorded does not count"
         );
-        return Ok(None);
+        return Ok(BackfillProgress::default());
     }
-    forget_changed(connection, run, comment, of, &mut before)?;
-    Ok(Some(before))
+    let mut kept = resume::of_slot(&before, token, now.map_or(Lsn::ZERO, |now| now.restart_lsn));
+    let is_lost = |name: &TableName| {
+        let title = name.to_string();
+        before.tables.contains_key(&title) && !kept.tables.contains_key(&title)
+    };
+    if token.is_empty() && of.0.iter().any(is_lost) {
+        tracing::warn!(
+            slot = run.slot,
+            hint = hint(Command::new("setup").flag("--apply")),
+            "no setup marker says that the slot is the one of the backfills before: what they have published is published again"
+        );
+    }
+    forget_changed(connection, run, comment, of, &mut kept)?;
+    Ok(kept)
 }
 
-/// Takes tables out of the progress that are done, and of which something is in no topic or may be: a partition, or rows, came from elsewhere
-/// since, by being attached, moved or published later; or the relay did not read the table all the time since, or left rows out.
+/// Takes tables out of the progress of which something is in no topic or may be: a partition, or rows, came from elsewhere since, by being
+/// attached, moved or published later; or the relay did not read the table all the time since, or left rows out.
 fn forget_changed(
     connection: &mut Connection,
     run: &run::RunRequest,
@@ -380,14 +401,14 @@ fn forget_changed(
     };
     let all = leaves::look(connection, &run.publication)?;
     for (at, name) in tables.iter().enumerate() {
-        let Some(table) = before.tables.get(&name.to_string()).filter(|table| table.done) else { continue };
+        let Some(table) = before.tables.get(&name.to_string()) else { continue };
         let is_known = |leaf: &Leaf| {
-            let own = table.leaves.get(&leaf.oid).filter(|print| Some(*print) == leaf.fingerprint.as_ref());
+            let own = table.leaves.get(&leaf.oid).filter(|print| **print == leaf.fingerprint);
             let stated = known.as_ref().and_then(|known| known.since(leaf, &all));
-            let since = own.map(|_| table.at).max(stated);
-            leaf.fingerprint.is_none() || since.is_some_and(|since| has_read(leaf, since))
+            own.map(|_| table.at).max(stated).is_some_and(|since| has_read(leaf, since))
         };
         if !of_table(&all, parts, at).all(is_known) {
+            tracing::warn!(table = %name, "rows may be in no topic since the backfill before: the table is published from its first row on");
             before.tables.remove(&name.to_string());
         }
     }

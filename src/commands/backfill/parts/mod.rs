@@ -110,6 +110,12 @@ pub(super) struct PageSettings {
 }
 
 impl Part {
+    /// The columns of its key, each with its type. Empty: its rows are read by their place.
+    pub(super) fn columns(&self) -> Vec<String> {
+        let Paging::Keys(keys) = &self.paging else { return Vec::new() };
+        keys.iter().map(|key| format!("{} {}", key.name, key.type_name)).collect()
+    }
+
     /// As SQL names its rows.
     pub(super) fn from(&self) -> String {
         let name = self.name.sql();

@@ -5,6 +5,7 @@
 
 use super::parts::{Part, Start};
 use crate::commands::error::CommandError;
+use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::backfill_progress::{BackfillProgress, TableProgress};
 
@@ -19,20 +20,31 @@ pub(super) struct AskedRows<'a> {
     pub(super) again: bool,
 }
 
-/// Returns the progress so far, and the parts that have not been read.
+/// The progress that is of the slot whose marker has this token.
+///
+/// Without a token, nothing says that the slot is the one of then, and a later one lacks rows that came in between. But one that begins before the
+/// backfill did is older than it. What its relay has read since is not known, so that nothing is done.
+pub(super) fn of_slot(before: &BackfillProgress, token: &str, restart_lsn: Lsn) -> BackfillProgress {
+    if before.token != token {
+        return BackfillProgress::default();
+    }
+    let mut progress = before.clone();
+    if token.is_empty() {
+        let is_older = |at: Lsn| restart_lsn > Lsn::ZERO && restart_lsn < at;
+        progress.tables.retain(|_, table| !table.done && is_older(table.at));
+    }
+    progress
+}
+
+/// Returns the progress so far, and the parts that have not been read. `before`: that of the slot.
 pub(super) fn resume(
     asked: &AskedRows<'_>,
-    before: Option<BackfillProgress>,
+    before: BackfillProgress,
     token: &str,
     tables: &[TableName],
     parts: Vec<Part>,
 ) -> Result<(BackfillProgress, Vec<Part>), CommandError> {
-    let fresh = || BackfillProgress { token: token.to_owned(), ..BackfillProgress::default() };
-    let mut progress = before.filter(|before| before.token == token).unwrap_or_else(fresh);
-    // Without a token, nothing says that the slot is the one of then: a new one lacks rows that came in between.
-    if token.is_empty() {
-        progress.tables.retain(|_, table| !table.done);
-    }
+    let mut progress = BackfillProgress { token: token.to_owned(), ..before };
     let mut left = parts;
     for (at, name) in tables.iter().enumerate() {
         let title = name.to_string();
@@ -42,11 +54,18 @@ pub(super) fn resume(
             order: asked.order.map(str::to_owned),
             ..TableProgress::default()
         };
-        let table = found.unwrap_or_else(fresh);
+        let mut table = found.unwrap_or_else(fresh);
         if table.condition.as_deref() != asked.condition || table.order.as_deref() != asked.order {
             return Err(CommandError::other_backfill(&title, table.rows, &other(&table)));
         }
+        // A key of other columns, or of another type, has another order.
+        let has_key = |part: &Part| table.parts.get(&part.oid).is_none_or(|found| found.columns == part.columns());
+        if !table.done && !left.iter().filter(|part| part.table == at).all(has_key) {
+            table = fresh();
+        }
         left = of_table(left, at, &table);
+        // What was not read may have been dropped since.
+        table.done = !left.iter().any(|part| part.table == at);
         progress.tables.insert(title, table);
     }
     Ok((progress, left))
@@ -62,19 +81,21 @@ fn other(table: &TableProgress) -> String {
 
 /// Without what is done of one table.
 fn of_table(parts: Vec<Part>, at: usize, table: &TableProgress) -> Vec<Part> {
-    let Some((schema, name)) = table.part.clone().filter(|_| !table.done) else {
-        return parts.into_iter().filter(|part| part.table != at || !table.done).collect();
+    let left = |mut part: Part| {
+        if part.table != at {
+            return Some(part);
+        }
+        let found = table.parts.get(&part.oid);
+        if table.done || found.is_some_and(|found| found.done) {
+            return None;
+        }
+        if let Some(found) = found {
+            part.begin = found.last.as_ref().map_or(Start::First, |key| Start::After(key.as_slice().into()));
+            part.until = found.until.as_deref().map(Into::into);
+        }
+        Some(part)
     };
-    let reached = TableName { schema, name };
-    let is_left = |part: &Part| part.table != at || part.name >= reached;
-    let mut left: Vec<Part> = parts.into_iter().filter(is_left).collect();
-    if let Some(part) = left.iter_mut().find(|part| part.table == at && part.name == reached) {
-        part.begin = Start::After(table.key.clone().into());
-    }
-    for part in left.iter_mut().filter(|part| part.table == at) {
-        part.until = table.until.get(&part.name.to_string()).map(|key| key.clone().into());
-    }
-    left
+    parts.into_iter().filter_map(left).collect()
 }
 
 #[cfg(test)]
