@@ -102,6 +102,18 @@ fn a_partition_that_is_renamed_meanwhile_is_read_to_its_end() {
 }
 
 #[test]
+fn a_partition_whose_name_another_one_takes_while_it_is_read_ends_it_and_is_read_to_its_end_by_the_next_run() {
+    let lane = partitioned();
+    let mut filling = filling(&lane, &["--rate", "100"]);
+    wait_until(LONG, "some rows", || Ok(lane.records_now("order").len() > 50)).unwrap();
+    lane.sql(ROTATE);
+    assert_eq!(filling.wait_exit(LONG).unwrap(), 1, "{}", filling.log());
+    assert!(filling.log().contains("public.part_current was renamed or replaced"), "{}", filling.log());
+    fill(&lane, &[]);
+    assert_all(&lane, &numbers(1, 3000));
+}
+
+#[test]
 fn rows_that_come_from_elsewhere_while_it_is_interrupted_are_published() {
     let lane = partitioned();
     interrupted(&lane, &[]);

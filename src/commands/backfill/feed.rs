@@ -216,7 +216,7 @@ impl Feed {
                 self.state = State::Page { part, start, next: page.next, rows: 0, last: None };
                 return Ok(());
             }
-            self.reader.check_file(of)?;
+            self.reader.check(of)?;
             part += 1;
             start = begin_of(&self.parts, part);
         }
@@ -266,15 +266,19 @@ impl Feed {
         Ok(match (next, last) {
             (Some(start), _) => {
                 if let Some(of) = self.parts.get(part) {
-                    self.reader.check_file(of)?;
+                    self.reader.check(of)?;
                 }
                 PartCursor { part, start: start.clone() }
             }
             (None, Some(key)) if *rows >= self.asked.chunk => PartCursor { part, start: Start::After(key.clone()) },
-            (None, _) => match self.parts.get(part).and_then(|of| of.rest(start)) {
-                Some(start) => PartCursor { part, start },
-                None => PartCursor { part: part + 1, start: begin_of(&self.parts, part + 1) },
-            },
+            (None, _) => {
+                let Some(of) = self.parts.get(part) else { return Ok(self.confirmed.clone()) };
+                self.reader.check(of)?;
+                match of.rest(start) {
+                    Some(start) => PartCursor { part, start },
+                    None => PartCursor { part: part + 1, start: begin_of(&self.parts, part + 1) },
+                }
+            }
         })
     }
 

@@ -253,6 +253,10 @@ impl Job {
                 }
                 let rows = ask(connection, part, &sql)?;
                 let Some(row) = rows.first() else {
+                    let named = connection.query(&format!("SELECT {}", part.is_named()))?;
+                    if !named.first().is_some_and(|row| row.is_true(0)) {
+                        return Err(CommandError::replaced(&part.name.to_string()));
+                    }
                     progress.done = true;
                     without_rows.push(part.oid);
                     continue;

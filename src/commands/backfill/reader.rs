@@ -2,7 +2,8 @@
 //!
 //! In: queries. Out: rows. Under the snapshot that a new slot came with, all queries see exactly that, in one transaction; without
 //! it each sees what is there at its time. Invariants: it never writes, and no setting of role or database ends it early; a table that was
-//! rewritten since before the slot was created is not read under the snapshot, to which it looks empty.
+//! rewritten since before the slot was created is not read under the snapshot, to which it looks empty; no rows are taken for those of a table
+//! that had their table's name before.
 
 use super::COUNTING;
 use super::parts::{Paging, Part};
@@ -74,10 +75,13 @@ impl RowReader {
         self.rows.as_mut().ok_or(pg::Error::Ended)
     }
 
-    /// Checks that the rows of a table that is read by ctid have not moved.
-    pub(super) fn check_file(&mut self, part: &Part) -> Result<(), CommandError> {
-        let (Paging::Ctids { file, .. }, Some(rows)) = (&part.paging, &mut self.rows) else { return Ok(()) };
-        rows.begin(&format!("SELECT pg_catalog.pg_relation_filenode({})", part.oid))?;
+    /// Checks that the table that was read still has its name, and that its rows have not moved if they were read by ctid.
+    pub(super) fn check(&mut self, part: &Part) -> Result<(), CommandError> {
+        let Some(rows) = &mut self.rows else { return Ok(()) };
+        let (is_named, oid) = (part.is_named(), part.oid);
+        rows.begin(&format!(
+            "SELECT CASE WHEN {is_named} THEN COALESCE(pg_catalog.pg_relation_filenode({oid}), 0) END"
+        ))?;
         let mut found = None;
         while rows.is_running() {
             let next = rows.next(Duration::from_secs(30), |values| {
@@ -87,7 +91,11 @@ impl RowReader {
                 found = value;
             }
         }
-        if found == Some(*file) { Ok(()) } else { Err(CommandError::snapshot_lost()) }
+        match (found, &part.paging) {
+            (None, _) => Err(CommandError::replaced(&part.name.to_string())),
+            (Some(found), Paging::Places { file, .. }) if found != *file => Err(CommandError::snapshot_lost()),
+            (Some(_), Paging::Keys(_) | Paging::Places { .. }) => Ok(()),
+        }
     }
 
     /// Skips what is still to come of a page.

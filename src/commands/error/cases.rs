@@ -400,6 +400,18 @@ impl CommandError {
         ))
     }
 
+    /// The name of a table, or of a partition, is that of another one, or of none.
+    pub(in crate::commands) fn replaced(table: &str) -> Self {
+        let text = format!(
+            "{table} was renamed or replaced while its rows were read: the rows that are left were not published"
+        );
+        Self::said(Restart, text).with_remedy(
+            Remedy::from("go on with ")
+                .and(Command::new("backfill"))
+                .and(": it resumes behind the last row that was published"),
+        )
+    }
+
     /// The rows of a table without a key are read under the snapshot of a new slot alone.
     pub(in crate::commands) fn no_key(table: &str) -> Self {
         Self::said(Operator, format!("{table} has no primary key: once the slot is there, its rows are read by it")).with_remedy(format!(

@@ -261,6 +261,7 @@ fn command_errors() -> Vec<CommandError> {
         CommandError::not_archived(&table, &archive, (1, 2), &["guard on archive".to_owned()]),
         CommandError::no_partitions(&table, "why"),
         CommandError::snapshot_lost(),
+        CommandError::replaced("public.outbox"),
         CommandError::no_key("public.outbox"),
         CommandError::order_needs_snapshot("created_at"),
         CommandError::rows_hidden("public.outbox"),

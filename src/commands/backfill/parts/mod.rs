@@ -5,8 +5,9 @@
 //!  none                                                 WHERE ctid > the last one's AND ctid < a block further on ORDER BY ctid
 //! ```
 //!
-//! In: what the catalogue says of a table. Out: SQL. Each page is a statement of its own, so that no transaction is kept open, unless all are
-//! read under the snapshot of a new slot. The second way is for that snapshot alone: it finds rows by their ctid. The
+//! In: what the catalogue says of a table. Out: SQL. A page of a table whose name another one has by then is empty. Each page is a statement of
+//! its own, so that no transaction is kept open, unless all are read under the snapshot of a new slot. The second way is for that snapshot
+//! alone: it finds rows by their ctid. The
 //! order of the key is the one that its type and collation have.
 
 use crate::outbox::TableName;
@@ -122,6 +123,11 @@ impl Part {
         if self.partitioned { name } else { format!("ONLY {name}") }
     }
 
+    /// As SQL, that its name is still its own: another table may have it since.
+    pub(super) fn is_named(&self) -> String {
+        format!("pg_catalog.to_regclass({}) = {}::oid", literal(&self.name.sql()), self.oid)
+    }
+
     /// As SQL, which rows are wanted: those that `--where` and the publication's filter let pass, up to the greatest key.
     fn wanted(&self, asked: &PageSettings) -> String {
         let mut rows = match (&self.paging, &self.until) {
@@ -165,7 +171,13 @@ impl Part {
         let texts: Vec<String> = keys.iter().map(|key| format!("{}::text", identifier(&key.name))).collect();
         let table = self.name.sql();
         let order: Vec<String> = keys.iter().map(|key| format!("{table}.{} DESC", identifier(&key.name))).collect();
-        Some(format!("SELECT {} FROM {} ORDER BY {} LIMIT 1", texts.join(", "), self.from(), order.join(", ")))
+        Some(format!(
+            "SELECT {} FROM {} WHERE {} ORDER BY {} LIMIT 1",
+            texts.join(", "),
+            self.from(),
+            self.is_named(),
+            order.join(", ")
+        ))
     }
 
     /// The page that begins at `start`: the published columns, the time of commit, the key. `None`: there is none.
@@ -197,9 +209,10 @@ impl Part {
         let columns: Vec<String> = columns.chain(key).collect();
         let end = if let Some(Start::Block(end)) = &next { Some(*end) } else { None };
         let sql = format!(
-            "SELECT {} FROM {} WHERE {}{}{order}",
+            "SELECT {} FROM {} WHERE {} AND {}{}{order}",
             columns.join(", "),
             self.from(),
+            self.is_named(),
             self.wanted(asked),
             self.behind(start, end)
         );
