@@ -93,8 +93,8 @@ impl RowReader {
         }
         match (found, &part.paging) {
             (None, _) => Err(CommandError::replaced(&part.name.to_string())),
-            (Some(found), Paging::Places { file, .. }) if found != *file => Err(CommandError::snapshot_lost()),
-            (Some(_), Paging::Keys(_) | Paging::Places { .. }) => Ok(()),
+            (Some(found), Paging::Ctids { file, .. }) if found != *file => Err(CommandError::snapshot_lost()),
+            (Some(_), Paging::Keys(_) | Paging::Ctids { .. }) => Ok(()),
         }
     }
 
