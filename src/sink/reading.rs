@@ -68,7 +68,8 @@ pub trait RecordReader: Send {
     /// As [`RecordReader::ends`].
     fn offsets_at(&mut self, millis: i64, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure>;
 
-    /// Reads this topic, about which the reader was asked before, too, from these offsets on. A partition without an offset is read from its first record.
+    /// Reads this topic, about which the reader was asked before, too, from these offsets on. A partition without an offset is read from its first
+    /// record.
     fn follow(&mut self, topic: &str, from: &[Option<i64>]);
 
     /// Calls `each` with records that have come. Waits up to `wait` for the first one. Returns how many there were.
@@ -83,6 +84,12 @@ pub trait RecordReader: Send {
     /// # Errors
     /// The client fails.
     fn positions(&mut self) -> Result<TopicOffsets, Failure>;
+
+    /// Why nothing counts that was read of this topic: it is gone, or another one has its name, or it may not be read. It is not read further.
+    /// `None`: it is the one that was followed.
+    fn ended(&self, _topic: &str) -> Option<String> {
+        None
+    }
 
     /// The reasons for which a record of this topic may have been written, and was not read. Empty: there is none.
     fn unread(&mut self, topic: &str) -> Vec<String>;

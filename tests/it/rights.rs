@@ -3,8 +3,9 @@
 use walrelay_dev::relay::Relay;
 
 use crate::check::{Checked, checked_as};
-use crate::lane::{LONG, Lane, ids, wait_events};
+use crate::lane::{LONG, Lane, ids, wait_events, wait_log};
 use crate::secure::{PASSWORD, by_scram, kafka, lane, start, through};
+use crate::verify::{advance, counts, verdict};
 
 /// As a user who has no right yet.
 fn arguments(lane: &Lane, more: &[&str]) -> Vec<String> {
@@ -46,6 +47,23 @@ fn a_topic_that_the_user_may_not_see_is_reported_with_the_right_to_it_and_not_to
     assert_eq!(found.code, 0, "{:#}", found.report);
     let _relay = start(&arguments, Some(PASSWORD));
     assert_eq!(lane.ids("order"), ["1"]);
+}
+
+#[test]
+#[ignore = "slow"]
+fn verify_does_not_judge_rows_of_a_topic_that_its_user_may_not_see_and_names_the_right() {
+    let (lane, kafka) = (lane(), kafka());
+    kafka.kafka.create_topic(&lane.topic("order"), 1, &[]).unwrap();
+    let mut arguments = arguments(&lane, &["--json", "--follow=0"]);
+    "verify".clone_into(&mut arguments[0]);
+    let mut comparison = start(&arguments, Some(PASSWORD));
+    wait_log(&comparison, "comparing rows with records");
+    lane.sql("INSERT INTO outbox VALUES ('1', 'order', 'k', 't', '1')");
+    advance(&lane);
+    let (code, report, log) = verdict(&mut comparison);
+    assert_eq!((code, counts(&report).as_str()), (1, "rows 1, not_judged 1"), "{report:#}{log}");
+    let reasons = report["reasons"].to_string();
+    assert!(reasons.contains("kafka-acls.sh") && reasons.contains("User:asking --operation Read"), "{reasons}");
 }
 
 #[track_caller]

@@ -261,8 +261,8 @@ fn make_topic(
     Ok(None)
 }
 
-/// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial. Returns the number of
-/// brokers if the topic is missing.
+/// Asks the cluster to create the topic, whose answer says whether it exists. Without `make` the request is for trial. Returns whether the topic
+/// exists then.
 fn make_topic_with(admin: &Admin, settings: &KafkaSettings, (make, brokers): (bool, usize)) -> Result<bool, Failure> {
     let outcome = match admin.create(&[new_topic(brokers)], !make) {
         Ok(outcomes) => outcomes.into_iter().find_map(Result::err).map(|(_, code)| code),

@@ -8,23 +8,25 @@
 //! In: settings, names of topics, offsets. Out: records, ends, positions, and the reasons for which records may have gone unread. Both clients
 //! assign partitions by hand: they join no group, and commit no offset. A question creates no topic.
 //!
-//! Invariant: no record is passed over without a note. `auto.offset.reset` is `error`, so librdkafka reports it when the broker does not have
-//! the next offset any more. Then the partition is read from its present first record, and the topic's records count as unread.
+//! Invariants: no record is passed over without a note. `auto.offset.reset` is `error`, so librdkafka reports it when the broker does not have
+//! the next offset any more. Then the partition is read from its present first record, and the topic's records count as unread. A topic that is
+//! another one now is ended: no record is given out of it from then on.
 
 use super::admin::Admin;
 use super::callbacks::Context;
 use super::config::KafkaSettings;
-use super::describe::{Description, TopicId};
+use super::describe::{Description, TopicId, topic_in};
 use super::errors;
 use super::partitioner::Partitioner;
 use super::progress::passes;
 use super::retire::Retirable;
+use super::tools;
 use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
 use crate::sink::{Content, Failure, FailureClass, Header, Record, emptied};
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Headers as _, Message as _, Timestamp};
-use rdkafka::metadata::Metadata;
+use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::{Offset, TopicPartitionList};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -35,6 +37,9 @@ const QUESTION: Duration = Duration::from_secs(5);
 
 /// How long brokers may be silent. After that the reading fails.
 const SILENT_FOR: Duration = Duration::from_mins(1);
+
+/// How long a partition may be without a leader. Until one is elected, its offsets are not known.
+const LED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The pause after a question that has failed at once.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -65,14 +70,14 @@ pub(super) struct TopicReader {
     topics: BTreeMap<String, FollowedTopic>,
     /// The ids of the topics, as they were seen first.
     ids: BTreeMap<String, TopicId>,
-    /// Topics that have had another id since.
-    made_again: BTreeSet<String>,
+    /// Topics that are not the ones any more that were seen first, each with the reason.
+    ended: BTreeMap<String, &'static str>,
+    /// Topics that this user may not see.
+    forbidden: BTreeSet<String>,
     /// Whether the consumer has to be told the partitions again.
     is_stale: bool,
     /// Memory for the headers of a record.
     headers: Vec<Header<'static>>,
-    /// When a broker answered last.
-    answered: Instant,
 }
 
 /// A topic that is read.
@@ -94,10 +99,10 @@ impl TopicReader {
             settings,
             topics: BTreeMap::new(),
             ids: BTreeMap::new(),
-            made_again: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            forbidden: BTreeSet::new(),
             is_stale: false,
             headers: Vec::new(),
-            answered: Instant::now(),
         })
     }
 
@@ -112,7 +117,7 @@ impl TopicReader {
             let code = error.rdkafka_error_code();
             let context = self.questions.context();
             if code == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
-                return Err(forbidden());
+                return Err(self.unreadable());
             }
             if begun.elapsed() >= SILENT_FOR || errors::is_of_login(context.problem_code()) {
                 return Err(context.unanswered(&error));
@@ -126,37 +131,59 @@ impl TopicReader {
         self.ask(|client| client.fetch_metadata(topic, QUESTION))
     }
 
-    /// The number of partitions of each of these topics that exists, with the partitions that have a leader.
+    /// Which partitions have a leader, of each of these topics that exists and that the user may see. Topics that he may not see are noted, and are
+    /// not looked at again: their records of earlier moments are not known.
     fn partitions(
-        &self,
+        &mut self,
         prefix: Option<&str>,
         topics: &BTreeSet<String>,
     ) -> Result<BTreeMap<String, Vec<bool>>, Failure> {
         let mut found = BTreeMap::new();
-        let mut take = |metadata: &Metadata| {
-            for topic in metadata.topics().iter().filter(|topic| topic.error().is_none()) {
-                let name = topic.name();
-                let is_wanted = prefix.is_some_and(|prefix| name.starts_with(prefix) && !name.starts_with("__"));
-                if (is_wanted || topics.contains(name)) && !topic.partitions().is_empty() {
-                    let mut led = vec![false; topic.partitions().len()];
-                    for partition in topic.partitions() {
-                        let at = usize::try_from(partition.id()).ok().and_then(|id| led.get_mut(id));
-                        if let Some(led) = at {
-                            *led = partition.leader() >= 0;
-                        }
-                    }
-                    found.insert(name.to_owned(), led);
-                }
-            }
-        };
         if prefix.is_some() || topics.len() > MOST_QUESTIONS {
-            take(&self.metadata(None)?);
-        } else {
-            for topic in topics {
-                take(&self.metadata(Some(topic))?);
+            let all = self.metadata(None)?;
+            let is_wanted = |name: &str| {
+                topics.contains(name)
+                    || prefix.is_some_and(|prefix| name.starts_with(prefix) && !name.starts_with("__"))
+            };
+            found.extend(all.topics().iter().filter(|topic| is_wanted(topic.name())).filter_map(led));
+        }
+        // A list of all topics leaves out those that the user may not see.
+        for name in topics {
+            if found.contains_key(name) || self.forbidden.contains(name) {
+                continue;
+            }
+            let asked = self.metadata(Some(name))?;
+            match topic_in(&asked, name) {
+                Ok(topic) => found.extend(led(topic)),
+                Err(RDKafkaErrorCode::TopicAuthorizationFailed) => drop(self.forbidden.insert(name.clone())),
+                Err(_) => {}
             }
         }
+        found.retain(|name, _| !self.forbidden.contains(name));
         Ok(found)
+    }
+
+    /// The partitions of these topics, and their offsets as [`TopicReader::offsets`] has them. A partition without a leader is waited for.
+    ///
+    /// # Errors
+    /// One has no leader for too long, or as [`TopicReader::partitions`].
+    fn known_offsets(
+        &mut self,
+        topics: &BTreeSet<String>,
+        offset: Offset,
+    ) -> Result<(BTreeMap<String, Vec<bool>>, TopicOffsets), Failure> {
+        let mut wait = LeaderWait::begin();
+        loop {
+            let partitions = self.partitions(None, topics)?;
+            let found = self.offsets(&partitions, offset)?;
+            let Some((topic, partition)) = unknown(&found) else { return Ok((partitions, found)) };
+            if !wait.goes_on(topic, partition) {
+                let text =
+                    format!("partition {partition} of topic {topic} has no leader, so its records cannot be read");
+                let reason = errors::reason(Some(RDKafkaErrorCode::LeaderNotAvailable));
+                return Err(Failure::new(FailureClass::Environment, reason, text));
+            }
+        }
     }
 
     /// The offsets of these partitions at `offset`, which is a beginning, an end, or a time in milliseconds since 1970.
@@ -194,42 +221,63 @@ impl TopicReader {
             return;
         }
         let asked = Description::ask(self.questions.client(), &names, QUESTION);
-        let Some(Ok(found)) = asked.map(|asked| asked.answer(QUESTION + PAUSE)) else { return };
-        for (name, id) in found.ids {
-            if self.ids.get(&name).is_some_and(|first| *first != id) && self.made_again.insert(name.clone()) {
-                for next in self.topics.get_mut(&name).into_iter().flat_map(|topic| &mut topic.next) {
-                    *next = Some(0);
-                }
-                self.is_stale = true;
-            }
-            self.ids.entry(name).or_insert(id);
+        if let Some(Ok(found)) = asked.map(|asked| asked.answer(QUESTION + PAUSE)) {
+            self.take_ids(found.ids);
         }
     }
 
-    /// Notes partitions that were added, and offsets that went back.
+    fn take_ids(&mut self, ids: BTreeMap<String, TopicId>) {
+        for (name, id) in ids {
+            if *self.ids.entry(name.clone()).or_insert(id) != id {
+                self.end(&name, MADE_AGAIN);
+            } else if let Some(topic) = self.topics.get_mut(&name) {
+                // A broker did not know it for a moment.
+                topic.unread.remove(GONE);
+            }
+        }
+    }
+
+    /// Reads a topic no further.
+    fn end(&mut self, name: &str, why: &'static str) {
+        if !self.ended.contains_key(name) {
+            tracing::warn!(topic = name, why, "the topic is read no further");
+            self.ended.insert(name.to_owned(), why);
+            self.is_stale = true;
+        }
+    }
+
+    /// Notes topics that are gone: they were there, since their records were read.
+    fn look_for(&mut self, topics: &BTreeSet<String>, found: &BTreeMap<String, Vec<bool>>) {
+        for name in topics.iter().filter(|name| !found.contains_key(*name)) {
+            let was_there = self.topics.get_mut(name).filter(|topic| topic.next.iter().any(Option::is_some));
+            if let Some(topic) = was_there {
+                topic.unread.insert(GONE.to_owned());
+            }
+        }
+    }
+
+    /// Notes partitions that were added. Ends topics whose offsets went back.
     fn look_at(&mut self, ends: &TopicOffsets) {
+        let mut back = Vec::new();
         for (name, topic) in &mut self.topics {
             let Some(found) = ends.get(name) else { continue };
             if found.len() > topic.next.len() {
                 topic.next.resize(found.len(), Some(0));
                 self.is_stale = true;
             }
-            for (next, end) in topic.next.iter_mut().zip(found) {
-                if let (Some(read), Some(end)) = (*next, *end)
-                    && end < read
-                {
-                    topic.unread.insert(WENT_BACK.to_owned());
-                    *next = Some(0);
-                    self.is_stale = true;
-                }
+            let went_back =
+                |(next, end): (&Option<i64>, &Option<i64>)| next.zip(*end).is_some_and(|(next, end)| end < next);
+            if topic.next.iter().zip(found).any(went_back) {
+                back.push(name.clone());
             }
         }
+        back.iter().for_each(|name| self.end(name, WENT_BACK));
     }
 
     /// Assigns all partitions, each from its next offset on.
     fn assign(&mut self) -> Result<(), Failure> {
         let mut all = TopicPartitionList::new();
-        for (name, topic) in &self.topics {
+        for (name, topic) in self.topics.iter().filter(|(name, _)| !self.ended.contains_key(*name)) {
             for (partition, next) in topic.next.iter().enumerate() {
                 let offset = next.map_or(Offset::Beginning, Offset::Offset);
                 let added = all.add_partition_offset(name, i32::try_from(partition).unwrap_or(i32::MAX), offset);
@@ -259,7 +307,8 @@ impl TopicReader {
     /// A broker does not have the next offset of a partition: records were deleted before they were read, or the topic is another one.
     fn out_of_range(&mut self) -> Result<(), Failure> {
         self.take_positions()?;
-        let names = self.topics.keys().cloned().collect();
+        let names: BTreeSet<String> = self.topics.keys().cloned().collect();
+        self.look_at_ids(names.iter());
         let partitions = self.partitions(None, &names)?;
         let (begins, ends) = (self.offsets(&partitions, Offset::Beginning)?, self.offsets(&partitions, Offset::End)?);
         self.look_at(&ends);
@@ -276,6 +325,21 @@ impl TopicReader {
         }
         self.is_stale = true;
         Ok(())
+    }
+
+    /// The command that lets the user read a topic.
+    fn allow(&self, topic: &str) -> String {
+        tools::allow(&self.settings, &["Read", "Describe"], &format!("--topic {topic}"))
+    }
+
+    /// The failure if the user may see a topic, and may not read it. Kafka's client does not say which one.
+    fn unreadable(&self) -> Failure {
+        let all = self.topics.keys().cloned().collect::<Vec<_>>().join(", ");
+        let text = format!(
+            "not allowed to read one of the topics {all}: the user needs READ and DESCRIBE on each: {}",
+            self.allow("TOPIC")
+        );
+        Failure::new(FailureClass::Topic, errors::reason(Some(RDKafkaErrorCode::TopicAuthorizationFailed)), text)
     }
 
     fn broken(&self, error: &KafkaError) -> Failure {
@@ -297,29 +361,34 @@ const POLICY_UNKNOWN: &str = "Kafka does not say whether it is compacted (cleanu
 impl RecordReader for TopicReader {
     fn ends(&mut self, prefix: Option<&str>, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
         let partitions = self.partitions(prefix, topics)?;
+        self.look_for(topics, &partitions);
         self.look_at_ids(partitions.keys());
-        for name in topics.iter().filter(|name| !partitions.contains_key(*name)) {
-            // It was there, since its records were read.
-            let was_there = self.topics.get_mut(name).filter(|topic| topic.next.iter().any(Option::is_some));
-            if let Some(topic) = was_there {
-                topic.unread.insert(GONE.to_owned());
-            }
-        }
         let ends = self.offsets(&partitions, Offset::End)?;
-        self.answered = Instant::now();
         self.look_at(&ends);
         Ok(ends)
     }
 
+    /// A partition that has no leader for long stays without an offset. It may be of a topic that nobody names.
+    fn mark(&mut self, prefix: &str, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
+        let mut wait = LeaderWait::begin();
+        loop {
+            let ends = self.ends(Some(prefix), topics)?;
+            if unknown(&ends).is_none_or(|(topic, partition)| !wait.goes_on(topic, partition)) {
+                return Ok(ends);
+            }
+        }
+    }
+
     fn starts(&mut self, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
-        let partitions = self.partitions(None, topics)?;
-        self.offsets(&partitions, Offset::Beginning)
+        let (partitions, found) = self.known_offsets(topics, Offset::Beginning)?;
+        self.look_at_ids(partitions.keys());
+        Ok(found)
     }
 
     fn offsets_at(&mut self, millis: i64, topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
-        let partitions = self.partitions(None, topics)?;
         // Asked for first: a record that comes in between lies behind these ends.
-        let mut found = self.offsets(&partitions, Offset::End)?;
+        let (partitions, mut found) = self.known_offsets(topics, Offset::End)?;
+        self.look_at_ids(partitions.keys());
         // A negative number would stand for a beginning or an end.
         for (topic, offsets) in self.offsets(&partitions, Offset::Offset(millis.max(0)))? {
             let Some(ends) = found.get_mut(&topic) else { continue };
@@ -352,13 +421,16 @@ impl RecordReader for TopicReader {
                         is_out_of_range = true;
                         break;
                     }
-                    Some(RDKafkaErrorCode::TopicAuthorizationFailed) => return Err(forbidden()),
+                    Some(RDKafkaErrorCode::TopicAuthorizationFailed) => return Err(self.unreadable()),
                     // Whether the topic is still there shows when its end is asked for.
                     Some(code) if passes(code) || is_of_missing_topic(code) => break,
                     Some(_) | None => return Err(self.broken(&error)),
                 },
             };
             let (partition, offset) = (message.partition(), message.offset());
+            if self.ended.contains_key(message.topic()) {
+                continue;
+            }
             let Some(topic) = self.topics.get_mut(message.topic()) else { continue };
             let is_same_count = topic.next.len() == topic.partitions;
             let partitions = i32::try_from(topic.partitions).unwrap_or(i32::MAX);
@@ -398,16 +470,22 @@ impl RecordReader for TopicReader {
 
     fn positions(&mut self) -> Result<TopicOffsets, Failure> {
         self.take_positions()?;
-        Ok(self.topics.iter().map(|(name, topic)| (name.clone(), topic.next.clone())).collect())
+        let read = self.topics.iter().filter(|(name, _)| !self.ended.contains_key(*name));
+        Ok(read.map(|(name, topic)| (name.clone(), topic.next.clone())).collect())
+    }
+
+    fn ended(&self, topic: &str) -> Option<String> {
+        if self.forbidden.contains(topic) {
+            return Some(format!("the user may not see it: {}", self.allow(topic)));
+        }
+        let is_gone = self.topics.get(topic).is_some_and(|topic| topic.unread.contains(GONE));
+        self.ended.get(topic).copied().or(is_gone.then_some(GONE)).map(str::to_owned)
     }
 
     fn unread(&mut self, topic: &str) -> Vec<String> {
-        let noted = self.topics.get(topic).map(|topic| topic.unread.iter().cloned().collect::<Vec<_>>());
-        let mut reasons = noted.unwrap_or_default();
         self.look_at_ids(std::iter::once(&topic.to_owned()));
-        if self.made_again.contains(topic) {
-            reasons.insert(0, MADE_AGAIN.to_owned());
-        }
+        let mut reasons: Vec<String> = self.ended(topic).into_iter().collect();
+        reasons.extend(self.topics.get(topic).into_iter().flat_map(|topic| topic.unread.iter().cloned()));
         let policy = Admin::new(&self.settings, SETTINGS_WITHIN)
             .ok()
             .and_then(|admin| admin.setting_of(topic, super::progress::CLEANUP_POLICY).ok().flatten());
@@ -422,9 +500,47 @@ fn compaction(policy: Option<&str>) -> Option<&'static str> {
     policy.split(',').any(|part| part.trim() == "compact").then_some(COMPACTED)
 }
 
-fn forbidden() -> Failure {
-    let text = "not allowed to read a topic: the user needs READ and DESCRIBE on the topics";
-    Failure::new(FailureClass::Topic, errors::reason(Some(RDKafkaErrorCode::TopicAuthorizationFailed)), text)
+/// Which partitions of a topic have a leader. `None`: it takes no records.
+fn led(topic: &MetadataTopic) -> Option<(String, Vec<bool>)> {
+    if topic.error().is_some() || topic.partitions().is_empty() {
+        return None;
+    }
+    let mut led = vec![false; topic.partitions().len()];
+    for partition in topic.partitions() {
+        if let Some(led) = usize::try_from(partition.id()).ok().and_then(|id| led.get_mut(id)) {
+            *led = partition.leader() >= 0;
+        }
+    }
+    Some((topic.name().to_owned(), led))
+}
+
+/// The first partition without an offset.
+fn unknown(offsets: &TopicOffsets) -> Option<(&str, usize)> {
+    offsets.iter().find_map(|(topic, all)| Some((topic.as_str(), all.iter().position(Option::is_none)?)))
+}
+
+/// The wait for leaders of partitions.
+struct LeaderWait {
+    begun: Instant,
+    is_said: bool,
+}
+
+impl LeaderWait {
+    fn begin() -> Self {
+        Self { begun: Instant::now(), is_said: false }
+    }
+
+    /// Waits a moment for the leader of this partition, unless it has taken too long.
+    fn goes_on(&mut self, topic: &str, partition: usize) -> bool {
+        if self.begun.elapsed() >= LED_WITHIN {
+            return false;
+        }
+        if !std::mem::replace(&mut self.is_said, true) {
+            tracing::warn!(topic, partition, "waiting for the leader of a partition");
+        }
+        std::thread::sleep(PAUSE);
+        true
+    }
 }
 
 /// Whether a consumer reports this if a topic or a partition is not there.
@@ -436,6 +552,79 @@ fn is_of_missing_topic(code: RDKafkaErrorCode) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A reader of `orders`, which has two partitions, with 5 and 7 records before. There is no broker.
+    fn reader() -> TopicReader {
+        let settings = KafkaSettings::new("127.0.0.1:1", "walrelay", &[], 1 << 20).unwrap();
+        let mut reader = TopicReader::new(settings).unwrap();
+        reader.take_ids(BTreeMap::from([("orders".to_owned(), (1, 1))]));
+        reader.follow("orders", &[Some(5), Some(7)]);
+        reader.assign().unwrap();
+        reader
+    }
+
+    fn offsets(all: &[Option<i64>]) -> TopicOffsets {
+        BTreeMap::from([("orders".to_owned(), all.to_vec())])
+    }
+
+    #[track_caller]
+    fn check_ended(reader: &mut TopicReader, why: &str) {
+        assert_eq!(reader.ended("orders").as_deref(), Some(why));
+        assert!(reader.is_stale, "the client is told");
+        reader.assign().unwrap();
+        assert_eq!(reader.records.assignment().unwrap().count(), 0, "nothing is read");
+        assert!(reader.positions().unwrap().is_empty(), "no end is waited for");
+    }
+
+    #[test]
+    fn a_topic_with_another_id_is_ended_and_is_not_read_from_its_beginning() {
+        let mut reader = reader();
+        reader.take_ids(BTreeMap::from([("orders".to_owned(), (1, 1))]));
+        assert_eq!((reader.ended("orders"), reader.is_stale), (None, false));
+        assert_eq!(reader.positions().unwrap(), offsets(&[Some(5), Some(7)]));
+        reader.take_ids(BTreeMap::from([("orders".to_owned(), (2, 2))]));
+        check_ended(&mut reader, MADE_AGAIN);
+        // Followed again, it is another one all the same.
+        reader.follow("orders", &[Some(0), Some(0)]);
+        reader.look_at(&offsets(&[Some(1), Some(1)]));
+        check_ended(&mut reader, MADE_AGAIN);
+    }
+
+    #[test]
+    fn a_topic_whose_offsets_went_back_is_ended_also_if_there_are_no_ids() {
+        let mut reader = reader();
+        reader.look_at(&offsets(&[Some(5), None]));
+        assert_eq!((reader.ended("orders"), reader.is_stale), (None, false));
+        reader.look_at(&offsets(&[Some(9), Some(6)]));
+        check_ended(&mut reader, WENT_BACK);
+    }
+
+    #[test]
+    fn a_topic_that_a_broker_did_not_know_for_a_moment_is_not_gone() {
+        let mut reader = reader();
+        let names = BTreeSet::from(["orders".to_owned(), "other".to_owned()]);
+        reader.look_for(&names, &BTreeMap::new());
+        assert_eq!((reader.ended("orders").as_deref(), reader.ended("other")), (Some(GONE), None));
+        reader.take_ids(BTreeMap::from([("orders".to_owned(), (1, 1))]));
+        assert_eq!(reader.ended("orders"), None);
+        reader.look_for(&names, &BTreeMap::new());
+        reader.take_ids(BTreeMap::from([("orders".to_owned(), (2, 1))]));
+        check_ended(&mut reader, MADE_AGAIN);
+    }
+
+    #[test]
+    fn what_the_user_may_not_see_is_named_with_the_right_that_he_lacks() {
+        let mut reader = reader();
+        reader.forbidden.insert("orders".to_owned());
+        let why = reader.ended("orders").unwrap();
+        assert!(why.contains("kafka-acls.sh") && why.contains("Read") && why.contains("--topic orders"), "{why}");
+    }
+
+    #[test]
+    fn a_partition_without_an_offset_is_found() {
+        assert_eq!(unknown(&offsets(&[Some(5), Some(0)])), None);
+        assert_eq!(unknown(&offsets(&[Some(5), None])), Some(("orders", 1)));
+    }
 
     #[test]
     fn a_topic_may_lack_records_if_it_is_compacted_or_nobody_says_that_it_is_not() {
