@@ -113,6 +113,26 @@ fn a_promoted_standby_that_kept_the_slot_is_followed_without_loss_or_repeats() {
 
 #[test]
 #[ignore = "slow"]
+fn verify_follows_no_copy_of_a_slot_on_a_standby() {
+    if !keeps_slots() {
+        return;
+    }
+    let pair = Pair::with_kept_slot(&[]);
+    let lane = &pair.load.lane;
+    let relay = lane.streaming(&[]);
+    pair.wait_kept(&relay);
+    let mut arguments = lane.arguments(&["--follow=1s", "--source", &pair.standby.url(&lane.name)]);
+    "verify".clone_into(&mut arguments[0]);
+    let output = walrelay_dev::relay::run(&crate::lane::binary(), &arguments).unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(64) && said.contains("cannot judge slot") && said.contains(&lane.name),
+        "{said}"
+    );
+}
+
+#[test]
+#[ignore = "slow"]
 fn a_failover_while_kafka_hangs_waits_for_no_relay_and_loses_nothing() {
     if !keeps_slots() {
         return;

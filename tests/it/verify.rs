@@ -255,12 +255,12 @@ fn each_fault_put_in_by_hand_is_found_and_named() {
 #[test]
 fn differences_show_values_only_if_asked_for_and_the_text_names_the_first_ones() {
     let (lane, hand) = by_hand();
-    let mut arguments = lane.arguments(&[BY_HAND, "--follow=0", "--show-values", "--show=1", "--table=outbox"]);
+    let mut arguments = lane.arguments(&[BY_HAND, "--follow=0", "--show-values", "--show=2", "--table=outbox"]);
     "verify".clone_into(&mut arguments[0]);
     let mut comparison = Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap();
     wait_log(&comparison, "comparing rows with records");
-    insert(&lane, &[("1", "a"), ("2", "a")]);
-    hand.send("1", "a", "secret", "t", None);
+    insert(&lane, &[("1", "a"), ("2", "a"), ("3", "a"), ("4", "a")]);
+    (1..=3).for_each(|id| hand.send(&id.to_string(), "a", "secret", "t", None));
     advance(&lane);
     assert_eq!(comparison.terminate(LONG).unwrap().code, 2);
     let (out, log) = (comparison.stdout(), comparison.log());
@@ -270,9 +270,11 @@ fn differences_show_values_only_if_asked_for_and_the_text_names_the_first_ones()
         "{out}"
     );
     assert!(
-        out.contains("and 1 more (--show N shows more)") && out.contains("  missing                1"),
+        out.contains("and 2 more (--show N shows more)") && out.contains("  missing                1"),
         "{out}{log}"
     );
+    // Other verdicts do not take its place.
+    assert!(out.contains("missing: id 4, public.outbox 0/") && !out.contains("altered: id 2, "), "{out}");
 }
 
 #[test]
@@ -584,6 +586,36 @@ fn a_topic_that_is_created_again_in_the_window_is_not_judged() {
     assert_eq!((code, &report["missing"]), (1, &0.into()), "{report:#}{log}");
     assert!(report["not_judged"].as_u64().unwrap() >= 3, "{report:#}");
     assert!(report["reasons"].to_string().contains("deleted and created again"), "{report:#}");
+}
+
+/// Its first record has a smaller offset than the last one of the topic before.
+#[test]
+fn nothing_is_concluded_from_records_of_a_topic_that_is_created_again_while_rows_come() {
+    let (lane, hand) = by_hand();
+    let mut comparison = comparing(&lane, &[BY_HAND]);
+    for id in ["1", "2", "3"] {
+        insert(&lane, &[(id, "a")]);
+        hand.rightly(id, "a");
+    }
+    shared_kafka().unwrap().delete_topics(&[&lane.topic("order")]).unwrap();
+    wait_until(LONG, "the topic to be created again", || {
+        Ok(shared_kafka()?.create_topic(&lane.topic("order"), 4, &[]).is_ok())
+    })
+    .unwrap();
+    let hand = ByHand::new(&lane);
+    for id in ["4", "5", "6"] {
+        insert(&lane, &[(id, "a")]);
+        hand.rightly(id, "a");
+    }
+    hand.rightly("4", "a");
+    advance(&lane);
+    let (code, report, log) = verdict(&mut comparison);
+    assert_eq!((code, report["faults"].as_array().map(Vec::len)), (1, Some(0)), "{report:#}{log}");
+    for count in ["missing", "altered", "out_of_order", "stale_keys"] {
+        assert_eq!(report[count], 0, "{report:#}");
+    }
+    let reason = format!("topic {} was not read to its end", lane.topic("order"));
+    assert!(report["reasons"].to_string().contains(&reason), "{report:#}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use walrelay_dev::kafka::shared_kafka;
 use walrelay_dev::process::wait_until;
 use walrelay_dev::relay;
 
-use crate::lane::{LONG, Lane, binary, fresh, hint};
+use crate::lane::{LONG, Lane, binary, fresh, hint, wait_log};
 use crate::verify::{ByHand, advance, counts, faults, traces};
 
 /// An outbox whose rows have an age.
@@ -430,6 +430,35 @@ fn rows_that_could_not_be_published_are_right_in_the_dead_letter_topic_or_noted_
             relay.log()
         );
     }
+}
+
+#[test]
+fn it_ends_on_request_while_it_waits_for_a_lock_and_says_what_it_waits_for() {
+    let lane = Lane::with(TABLE, "outbox");
+    let mut holder = lane.connect();
+    holder.batch_execute("BEGIN; LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE").unwrap();
+    let mut arguments = lane.arguments(&["--since=1h"]);
+    "verify".clone_into(&mut arguments[0]);
+    let mut comparison = relay::Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap();
+    wait_log(&comparison, "waiting for a lock on the tables");
+    assert_eq!(comparison.terminate(LONG).unwrap().code, 1, "{}", comparison.log());
+    assert!(comparison.log().contains("stopped before it was done"), "{}", comparison.log());
+}
+
+#[test]
+fn it_ends_on_request_while_it_counts() {
+    let lane = Lane::with(TABLE, "outbox");
+    insert(&lane, &[("1", "a")]);
+    let mut arguments = lane.arguments(&["--since=1h", "--where=pg_sleep(3600) IS NULL"]);
+    "verify".clone_into(&mut arguments[0]);
+    let mut comparison = relay::Relay::start(&binary(), &arguments, &[] as &[(&str, &str)]).unwrap();
+    let counts = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'SELECT count(*)%pg_sleep(3600)%'
+                  AND wait_event = 'PgSleep'";
+    let mut client = lane.connect();
+    wait_until(LONG, "the count to begin", || Ok(client.query_one(counts, &[])?.get::<_, i64>(0) == 1))
+        .unwrap_or_else(|error| panic!("{error}: {}", comparison.log()));
+    assert_eq!(comparison.terminate(LONG).unwrap().code, 1, "{}", comparison.log());
+    wait_until(LONG, "the server to notice", || Ok(client.query_one(counts, &[])?.get::<_, i64>(0) == 0)).unwrap();
 }
 
 #[test]

@@ -8,9 +8,10 @@
 
 use super::feed::{AT_ONCE, NAP, hand_over, transaction};
 use super::parts::{Paging, Part};
-use super::{COUNTING, select};
+use super::select;
 use crate::commands::error::CommandError;
 use crate::commands::run::RunRequest;
+use crate::commands::setup::notices_our_end;
 use crate::lsn::Lsn;
 use crate::outbox::TableName;
 use crate::pg::frame::ReadBuffer;
@@ -19,10 +20,18 @@ use crate::pg::rows::{NextRow, Rows};
 use crate::pg::{self, Connection, Purpose, identifier};
 use crate::relay::{Clock as _, SystemClock};
 use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The settings of the session. An error instead of rows that are hidden.
 const SESSION: &str = "SET row_security = off; SET default_transaction_read_only = on";
+
+/// How often a long statement looks whether it is to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long a lock may take before the log names the tables.
+const FIRST_WORD: Duration = Duration::from_secs(2);
 
 /// Which rows of a table are wanted, and their time.
 pub(in crate::commands) struct WantedRows {
@@ -47,34 +56,39 @@ impl TableRows {
     /// Locks the tables, and takes the snapshot. `wanted`: is called with each table or partition, and the time of the snapshot as SQL.
     ///
     /// # Errors
-    /// A table may not be read, or has changed meanwhile; what `wanted` returns; the connection broke.
+    /// A table may not be read, or has changed meanwhile; what `wanted` returns; the connection broke; `stop` became true.
     pub(in crate::commands) fn open(
         run: &RunRequest,
+        stop: &AtomicBool,
         mut wanted: impl FnMut(&mut Connection, &TableName, &str) -> Result<WantedRows, CommandError>,
     ) -> Result<Self, CommandError> {
         let mut control = Connection::open(&run.source, Purpose::Control)?;
         let (_, before) = select(&mut control, run, None)?;
         let mut connection = Connection::open(&run.source, Purpose::Control)?;
+        notices_our_end(&mut connection)?;
         connection.query(SESSION)?;
         connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")?;
+        let mut rows = Rows::new(connection, run.limits.max_row);
         if !before.is_empty() {
             let names: Vec<String> = before.iter().map(Part::from).collect();
             let lock = format!("LOCK TABLE {} IN ACCESS SHARE MODE", names.join(", "));
-            connection.query_within(&lock, COUNTING).map_err(|error| {
+            let waited = &|| tracing::warn!(tables = names.join(", "), "waiting for a lock on the tables");
+            if let Err(error) = value::<i64>(&mut rows, &lock, stop, waited)? {
                 let fix =
                     format!("as the tables' owner: GRANT SELECT ON {} TO the role that does it;", names.join(", "));
-                CommandError::from(error).with_fix("read the tables".to_owned(), fix)
-            })?;
+                return Err(CommandError::from(error).with_fix("read the tables".to_owned(), fix));
+            }
         }
-        let now: Option<i64> = connection.value("SELECT (extract(epoch FROM pg_catalog.now()) * 1000000)::bigint")?;
-        let now = now.unwrap_or_default();
+        let mut ask = |sql: &str| value::<String>(&mut rows, sql, stop, &|| {});
+        let now = ask("SELECT (extract(epoch FROM pg_catalog.now()) * 1000000)::bigint")??;
+        let now = now.and_then(|now| now.parse().ok()).unwrap_or_default();
         // The snapshot is there. A commit that it sees has its record in the WAL, though perhaps not flushed.
-        let wal_end: Option<Lsn> = connection.value(
-            "SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
-                         ELSE pg_catalog.pg_current_wal_insert_lsn() END",
-        )?;
-        let page: Option<u64> = connection.value("SELECT pg_catalog.current_setting('wal_block_size')")?;
-        let wal_end = without_page_header(wal_end.unwrap_or_default(), page.unwrap_or(WAL_PAGE));
+        let wal_end = ask("SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+                         ELSE pg_catalog.pg_current_wal_insert_lsn() END")??;
+        let wal_end: Lsn = wal_end.and_then(|lsn| lsn.parse().ok()).unwrap_or_default();
+        let page = ask("SELECT pg_catalog.current_setting('wal_block_size')")??;
+        let page: Option<u64> = page.and_then(|page| page.parse().ok());
+        let wal_end = without_page_header(wal_end, page.unwrap_or(WAL_PAGE));
         let (_, parts) = select(&mut control, run, None)?;
         if parts.iter().map(|part| part.oid).ne(before.iter().map(|part| part.oid)) {
             return Err(CommandError::window_broken("tables were added or dropped at the beginning"));
@@ -87,7 +101,7 @@ impl TableRows {
             Ok(WantedRows { condition: format!("(\n{condition}\n){}", filter.collect::<String>()), micros })
         });
         let wanted = wanted.collect::<Result<_, CommandError>>()?;
-        Ok(Self { parts, wanted, rows: Rows::new(connection, run.limits.max_row), now, wal_end })
+        Ok(Self { parts, wanted, rows, now, wal_end })
     }
 
     /// The end of the WAL behind each commit that the snapshot sees.
@@ -109,20 +123,12 @@ impl TableRows {
     /// How many rows are wanted.
     ///
     /// # Errors
-    /// The server refuses the condition, or the connection broke.
-    pub(in crate::commands) fn count(&mut self) -> Result<u64, CommandError> {
+    /// The server refuses the condition, the connection broke, or `stop` became true.
+    pub(in crate::commands) fn count(&mut self, stop: &AtomicBool) -> Result<u64, CommandError> {
         let mut total = 0;
         for (part, wanted) in self.parts.iter().zip(&self.wanted) {
-            self.rows.begin(&format!("SELECT count(*) FROM {} WHERE {}", part.from(), wanted.condition))?;
-            let deadline = Instant::now() + COUNTING;
-            while self.rows.is_running() && Instant::now() < deadline {
-                let next = self.rows.next(Duration::from_secs(1), |values| {
-                    Ok(values.value()?.and_then(|text| std::str::from_utf8(text).ok()?.parse::<u64>().ok()))
-                })?;
-                if let NextRow::Row(count) = next {
-                    total += count.unwrap_or_default();
-                }
-            }
+            let sql = format!("SELECT count(*) FROM {} WHERE {}", part.from(), wanted.condition);
+            total += value::<u64>(&mut self.rows, &sql, stop, &|| {})??.unwrap_or_default();
         }
         Ok(total)
     }
@@ -140,6 +146,41 @@ impl TableRows {
             row: Vec::new(),
         }
     }
+}
+
+/// Runs a statement for as long as it takes, and returns the one value of its one row. `None`: it has none. `waited`: is called once, after
+/// [`FIRST_WORD`]. The inner error is that of the statement.
+///
+/// # Errors
+/// `stop` became true.
+fn value<T: FromStr>(
+    rows: &mut Rows,
+    sql: &str,
+    stop: &AtomicBool,
+    waited: &dyn Fn(),
+) -> Result<Result<Option<T>, pg::Error>, CommandError> {
+    let mut found = None;
+    let mut word = Some(Instant::now() + FIRST_WORD);
+    if let Err(error) = rows.begin(sql) {
+        return Ok(Err(error));
+    }
+    while rows.is_running() {
+        if stop.load(Ordering::Relaxed) {
+            return Err(CommandError::interrupted());
+        }
+        if word.take_if(|word| Instant::now() >= *word).is_some() {
+            waited();
+        }
+        let next = rows.next(LOOK_EVERY, |values| {
+            Ok(values.value()?.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()))
+        });
+        match next {
+            Ok(NextRow::Row(value)) => found = value,
+            Ok(NextRow::Nothing | NextRow::End) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+    Ok(Ok(found))
 }
 
 /// The bytes of a page of the WAL, unless the server was built otherwise.

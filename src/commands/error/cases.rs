@@ -338,10 +338,9 @@ impl CommandError {
         })
     }
 
-    /// Rows were not judged. `rows`: how many of how many.
-    pub(in crate::commands) fn not_judged(rows: &str, reason: &str) -> Self {
-        Self::said(Restart, format!("{rows} not judged"))
-            .with_remedy(format!("remove the cause, then run the same command again: {reason}"))
+    /// Rows were not judged, or their order, or a topic was not read to its end. `what`: says that.
+    pub(in crate::commands) fn not_judged(what: String, reason: &str) -> Self {
+        Self::said(Restart, what).with_remedy(format!("remove the cause, then run the same command again: {reason}"))
     }
 
     /// There was no row in the window.
@@ -360,6 +359,22 @@ impl CommandError {
     pub(in crate::commands) fn no_free_walsender(free: i64) -> Self {
         Self::said(Operator, format!("free walsenders: {free}; verify needs one, and leaves two to the relay"))
             .with_remedy("raise max_wal_senders (needs a restart), or end a walsender that nobody needs: SELECT pid, application_name FROM pg_stat_replication;")
+    }
+
+    /// The rows and records between the end of the window and the ends of the topics are too many.
+    pub(in crate::commands) fn no_memory(memory: u64) -> Self {
+        let reason = format!("rows and records take twice as much memory as --memory allows ({} MiB)", memory >> 20);
+        Self::said(Restart, format!("the comparison could not be finished: {reason}"))
+            .with_remedy("give it more (--memory), or run it when the relay is not behind")
+    }
+
+    /// On a standby, only the primary's relay reads the slot, and the copy says what that one had confirmed some time ago.
+    pub(in crate::commands) fn synchronized_slot(slot: &str) -> Self {
+        Self::said(
+            Settings,
+            format!("--follow cannot judge slot \"{slot}\" on this standby: it is a copy of the primary's (pg_replication_slots.synced)"),
+        )
+        .with_remedy("name the primary in --source")
     }
 
     /// Records without a row cannot be told from those of others.

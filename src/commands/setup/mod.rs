@@ -306,9 +306,9 @@ impl Wait {
     }
 }
 
-/// Lets the server notice when walrelay is gone, so that it leaves no half-made slot behind: making a slot can take as long as the oldest
-/// transaction.
-fn notices_our_end(connection: &mut Connection) -> Result<(), CommandError> {
+/// Lets the server notice when walrelay is gone, so that it leaves no half-made slot and no long statement behind: making a slot can take as
+/// long as the oldest transaction.
+pub(super) fn notices_our_end(connection: &mut Connection) -> Result<(), CommandError> {
     match connection.query("SET client_connection_check_interval = '1s'") {
         // Not every operating system's kernel can tell the server.
         Ok(_) | Err(pg::Error::Server { .. }) => Ok(()),

@@ -323,7 +323,9 @@ fn verify_errors() -> Vec<CommandError> {
     vec![
         CommandError::not_right("1 of 9 rows has no record", true),
         CommandError::not_right("1 of 9 rows has an altered record", false),
-        CommandError::not_judged("1 of 9 rows", "1 row not judged: why"),
+        CommandError::not_judged("1 of 9 rows not judged".to_owned(), "1 row not judged: why"),
+        CommandError::no_memory(256 << 20),
+        CommandError::synchronized_slot("walrelay"),
         CommandError::nothing_to_compare(),
         CommandError::window_broken("the connection was lost"),
         CommandError::no_free_walsender(2),

@@ -12,32 +12,98 @@ use crate::sink::destination::ReadBack;
 use crate::sink::null::NullSink;
 use crate::sink::{Enqueue, Failure, InFlight, OwnedRecord, Record, Report, Sink, Tag};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The most records that wait for room in the channel.
 const MOST_WAITING: usize = 10_000;
 
+/// The most batches of rows in the channel.
+const BATCHES: usize = 256;
+
+/// A channel of rows, which has room for rows of `most` bytes. The loop waits while there are more.
+pub(super) fn rows(most: u64) -> (RowSender, RowReceiver) {
+    let (sender, receiver) = sync_channel(BATCHES);
+    let under_way = Arc::<AtomicU64>::default();
+    let sender = RowSender { sender, under_way: Arc::clone(&under_way), most };
+    (sender, RowReceiver { receiver, under_way })
+}
+
+/// The end of the channel into which rows go.
+pub(super) struct RowSender {
+    sender: SyncSender<Vec<Expected>>,
+    /// The bytes of rows that nobody has taken yet.
+    under_way: Arc<AtomicU64>,
+    most: u64,
+}
+
+/// The end from which they are taken.
+pub(super) struct RowReceiver {
+    receiver: Receiver<Vec<Expected>>,
+    under_way: Arc<AtomicU64>,
+}
+
+impl RowReceiver {
+    /// The next rows, if there are any.
+    ///
+    /// # Errors
+    /// There are none, or there will be none.
+    pub(super) fn now(&self) -> Result<Vec<Expected>, TryRecvError> {
+        self.receiver.try_recv().inspect(|rows| self.taken(rows))
+    }
+
+    /// The next rows, if some come within `patience`.
+    pub(super) fn within(&self, patience: Duration) -> Option<Vec<Expected>> {
+        self.receiver.recv_timeout(patience).ok().inspect(|rows| self.taken(rows))
+    }
+
+    /// The next rows. `None`: there will be none.
+    pub(super) fn wait(&self) -> Option<Vec<Expected>> {
+        self.receiver.recv().ok().inspect(|rows| self.taken(rows))
+    }
+
+    /// The bytes of rows that nobody has taken yet.
+    pub(super) fn under_way(&self) -> u64 {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
+    fn taken(&self, rows: &[Expected]) {
+        let bytes: usize = rows.iter().map(Expected::bytes).sum();
+        self.under_way.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+}
+
 /// The numbers of topics, which both sides give out.
 #[derive(Debug, Clone, Default)]
-pub(super) struct TopicNumbers(Arc<Mutex<Vec<String>>>);
+pub(super) struct TopicNumbers(Arc<Mutex<Numbered>>);
+
+#[derive(Debug, Default)]
+struct Numbered {
+    numbers: HashMap<String, u32>,
+    /// The index is the number.
+    names: Vec<String>,
+}
 
 impl TopicNumbers {
     /// The number of a topic, which gets one if it has none.
     pub(super) fn number(&self, topic: &str) -> u32 {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = all.iter().position(|known| known == topic).unwrap_or_else(|| {
-            all.push(topic.to_owned());
-            all.len() - 1
-        });
-        u32::try_from(number).unwrap_or(u32::MAX)
+        let Numbered { numbers, names } = &mut *all;
+        if let Some(number) = numbers.get(topic) {
+            return *number;
+        }
+        let number = u32::try_from(names.len()).unwrap_or(u32::MAX);
+        numbers.insert(topic.to_owned(), number);
+        names.push(topic.to_owned());
+        number
     }
 
     /// The name of a topic.
     pub(super) fn name(&self, number: u32) -> String {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(number as usize).cloned().unwrap_or_default()
+        all.names.get(number as usize).cloned().unwrap_or_default()
     }
 }
 
@@ -66,7 +132,7 @@ impl KnownTopics {
 
 /// The sink.
 pub(super) struct Collector {
-    rows: SyncSender<Vec<Expected>>,
+    rows: RowSender,
     topics: KnownTopics,
     dead_letter_topic: String,
     /// How the records will come back.
@@ -82,7 +148,7 @@ pub(super) struct Collector {
 impl Collector {
     /// A sink that sends to `rows`.
     pub(super) fn new(
-        rows: SyncSender<Vec<Expected>>,
+        rows: RowSender,
         topics: &TopicNumbers,
         run: &RunRequest,
         with_time: bool,
@@ -108,14 +174,14 @@ impl Collector {
 
 impl Sink for Collector {
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        if self.waiting.len() >= MOST_WAITING {
+        if self.waiting.len() >= MOST_WAITING || self.rows.under_way.load(Ordering::Relaxed) >= self.rows.most {
             return Enqueue::Full;
         }
         let topic = self.topics.number(record.topic);
         let origin = tag.origin;
-        let Self { with_time, with_copies, dead_letter_topic, waiting, .. } = self;
+        let Self { with_time, with_copies, dead_letter_topic, waiting, rows, .. } = self;
         as_read(self.read_back, record, |record| {
-            waiting.push(Expected {
+            let row = Expected {
                 position: origin.position,
                 source: origin.source,
                 topic,
@@ -125,14 +191,16 @@ impl Sink for Collector {
                 time: with_time.then_some(record.timestamp_millis),
                 is_bad: record.topic == *dead_letter_topic,
                 copy: with_copies.load(Ordering::Relaxed).then(|| Box::new(OwnedRecord::of(record))),
-            });
+            };
+            rows.under_way.fetch_add(row.bytes() as u64, Ordering::Relaxed);
+            waiting.push(row);
         });
         self.acknowledges.try_enqueue(record, tag)
     }
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         if !self.waiting.is_empty() {
-            match self.rows.try_send(std::mem::take(&mut self.waiting)) {
+            match self.rows.sender.try_send(std::mem::take(&mut self.waiting)) {
                 Ok(()) => {}
                 // The reader of the channel has ended, and ends the loop.
                 Err(TrySendError::Full(rows) | TrySendError::Disconnected(rows)) => {
@@ -154,5 +222,33 @@ impl Sink for Collector {
 
     fn problem(&self) -> Option<String> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::matcher::tests::row;
+    use super::*;
+
+    #[test]
+    fn the_channel_counts_the_bytes_of_rows_until_they_are_taken() {
+        let (sender, receiver) = rows(1000);
+        let of_size = |size: usize| Expected { id: vec![0; size].into(), copy: None, ..row(1, "k", "a") };
+        let all = vec![of_size(900), of_size(100)];
+        let bytes: u64 = all.iter().map(|row| row.bytes() as u64).sum();
+        assert_eq!(bytes, 1000 + 2 * size_of::<Expected>() as u64);
+        sender.under_way.fetch_add(bytes, Ordering::Relaxed);
+        sender.sender.send(all).unwrap();
+        assert_eq!(receiver.under_way(), bytes);
+        assert_eq!((receiver.now().unwrap().len(), receiver.under_way()), (2, 0));
+        assert!(receiver.now().is_err() && receiver.within(Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn both_sides_give_a_topic_the_same_number_and_the_number_its_name() {
+        let all = TopicNumbers::default();
+        let (mut one, mut other) = (KnownTopics::of(&all), KnownTopics::of(&all));
+        assert_eq!((one.number("a"), other.number("b"), other.number("a"), one.number("b")), (0, 1, 0, 1));
+        assert_eq!((all.name(0), all.name(1), all.name(2)), ("a".into(), "b".into(), String::new()));
     }
 }

@@ -56,11 +56,6 @@ impl<T: Copy + PartialEq> Chains<T> {
             }
         }
     }
-
-    /// How many hashes there are.
-    pub(super) fn len(&self) -> usize {
-        self.first.len()
-    }
 }
 
 /// The most hashes in the part of a set that is no sorted run.
@@ -131,7 +126,7 @@ mod tests {
                 }
                 prop_assert_eq!(chains.first(hash), list.first().copied());
             }
-            prop_assert_eq!(chains.len(), model.values().filter(|list| !list.is_empty()).count());
+            prop_assert_eq!(chains.first.len(), model.values().filter(|list| !list.is_empty()).count());
         }
     }
 

@@ -18,19 +18,23 @@
 //! | `collector` | the sink that keeps what rows give |
 //! | `records` | what is compared of a record; pure |
 //! | `matcher`, `comparison`, `fingerprints` | which row has which record; pure |
+//! | `faults` | what is wrong, and how much of it is shown; pure |
 //! | `row_set` | the same for the rows of a table, in 32 bytes each; pure |
+//! | `skips` | which rows the relay has skipped on purpose |
 //! | `report` | what is printed |
 //!
 //! Invariant: exit code 0 only if each row has its record, and nothing is out of order. Without a row it is 0 only if a table was read.
 
 mod collector;
 mod comparison;
+mod faults;
 mod fingerprints;
 mod matcher;
 mod records;
 mod report;
 mod row_set;
 mod since;
+mod skips;
 mod window;
 
 use super::error::CommandError;

@@ -147,7 +147,20 @@ impl<'a> Report<'a> {
             let noun = if *count == 1 { "row" } else { "rows" };
             format!("{} {noun} not judged: {reason}", number(*count))
         };
-        self.seen.outcome.reasons.iter().map(rows).chain(self.seen.notes.iter().cloned()).collect()
+        let others = self.unjudged().into_iter().map(|(what, why)| format!("{what}: {why}"));
+        self.seen.outcome.reasons.iter().map(rows).chain(others).chain(self.seen.notes.iter().cloned()).collect()
+    }
+
+    /// What was not judged beside rows, with the reasons.
+    fn unjudged(&self) -> Vec<(String, &'a str)> {
+        let outcome = &self.seen.outcome;
+        let topic =
+            |(topic, why): (&String, &'a String)| (format!("topic {topic} was not read to its end"), why.as_str());
+        let keys = |(why, count): (&'a String, &u64)| {
+            let keys = if *count == 1 { "1 key".to_owned() } else { format!("{} keys", number(*count)) };
+            (format!("the order of {keys} was not judged"), why.as_str())
+        };
+        outcome.topics.iter().map(topic).chain(outcome.keys.iter().map(keys)).collect()
     }
 
     /// For machines.
@@ -208,8 +221,11 @@ impl<'a> Report<'a> {
             return Err(CommandError::not_right(&self.wrong(), counts.missing > 0));
         }
         if counts.not_judged > 0 {
-            let rows = format!("{} of {}", number(counts.not_judged), counted(counts.rows));
-            return Err(CommandError::not_judged(&rows, self.reasons().first().map_or("", String::as_str)));
+            let rows = format!("{} of {} not judged", number(counts.not_judged), counted(counts.rows));
+            return Err(CommandError::not_judged(rows, self.reasons().first().map_or("", String::as_str)));
+        }
+        if let Some((what, why)) = self.unjudged().into_iter().next() {
+            return Err(CommandError::not_judged(what, why));
         }
         // A table without a row was read. A window without a row says nothing.
         if counts.rows == 0 && !self.is_of_table() { Err(CommandError::nothing_to_compare()) } else { Ok(()) }

@@ -165,7 +165,7 @@ impl RowSet {
         Match::Candidate(from + at)
     }
 
-    /// Whether a row may have this record: it has its hashes, and no record yet.
+    /// Whether a row with this record's id has no record yet.
     pub(super) fn lacks(&mut self, hashes: Hashes) -> bool {
         let (_, rows) = self.of_id(hashes.id);
         rows.iter().any(|row| !row.has(FOUND | BAD))

@@ -14,13 +14,17 @@
 //! deleted or compacted records, a skipped row, or that the row is from before the slot. Memory: 32 bytes a row. If that is more than
 //! `--memory`, the rows are split by the hash of their ids, and rows and records are read once for each part.
 
-use super::collector::{Collector, TopicNumbers};
+use super::collector::{Collector, TopicNumbers, rows};
 use super::comparison::differences;
+use super::faults::Faults;
 use super::fingerprints::Fingerprints;
 use super::matcher::{Counts, Expected, Fate, Fault, Outcome, RecordAt, Verdict};
 use super::records::{Records, Taken, compares_time};
 use super::row_set::{Match, Misplaced, ROW_BYTES, RowSet, RowState};
-use super::window::{BATCHES, Beginning, LOOK_EVERY, Questions, SLICE, Seen, bad_rows, behind, held_back, is_skipped};
+use super::skips::Skips;
+use super::window::{
+    Advance, Beginning, LOOK_EVERY, Questions, SLICE, Seen, UNDER_WAY, bad_rows, behind, held_back, unread_records,
+};
 use super::{TableWindow, VerifyRequest};
 use crate::commands::backfill::{Reading, TableRows, WantedRows};
 use crate::commands::error::CommandError;
@@ -32,7 +36,6 @@ use crate::lsn::Lsn;
 use crate::metrics::Metrics;
 use crate::outbox::{Mapping, OnUpdate, Outbox, TableName, Timestamp};
 use crate::pg::shape::shape;
-use crate::pg::skipped_rows::{self, SkippedRows};
 use crate::pg::{self, Connection, Purpose, server};
 use crate::relay::{self, Relay, StreamEnd, SystemClock};
 use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
@@ -42,7 +45,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -100,9 +102,10 @@ struct Comparison<'a> {
     dead_letters: Fingerprints,
     /// The time of the oldest row with a record.
     oldest: Option<i64>,
-    counts: Counts,
-    faults: Vec<Fault>,
-    reasons: BTreeMap<String, u64>,
+    /// The rows of the passes so far.
+    compared: u64,
+    /// The topics that were not read as they ought to be, each with the reason.
+    unread: BTreeMap<String, String>,
     notes: BTreeSet<String>,
     progress: ProgressBar,
 }
@@ -114,12 +117,32 @@ struct Pass {
     part: u64,
     parts: u64,
     counts: Counts,
+    faults: Faults,
+    /// The reasons for which rows were not judged, with their numbers.
+    reasons: BTreeMap<String, u64>,
+    /// The time of the newest row that was not judged because no row that is as old has a record.
+    too_old: Option<i64>,
     /// By the number of a row: a record with its id. Those that may be shown.
     candidates: HashMap<usize, (RecordAt, Box<OwnedRecord>)>,
     /// By the number of a row: where its record lies, and what differs. Those that may be shown.
     misplaced: HashMap<usize, (RecordAt, Misplaced)>,
     /// Topics whose end could not be read in time.
     unread: BTreeMap<String, String>,
+}
+
+/// The verdicts on a part of the rows.
+struct Judged {
+    counts: Counts,
+    faults: Faults,
+    reasons: BTreeMap<String, u64>,
+    too_old: Option<i64>,
+}
+
+impl Judged {
+    /// Whether a row counts as too old, although a row that is as old has its record.
+    fn is_outdated(&self, oldest: Option<i64>) -> bool {
+        self.too_old.zip(oldest).is_some_and(|(too_old, oldest)| too_old >= oldest)
+    }
 }
 
 impl Pass {
@@ -145,7 +168,7 @@ impl<'a> Comparison<'a> {
         let has_own_times = matches!(run.mapping.timestamp, Timestamp::Column(_)) && run.mapping.connect.is_none();
         let tracks = questions.ask(|connection| server::setting(connection, "track_commit_timestamp"))?;
         let tracks = tracks.as_deref() == Some("on");
-        let table = TableRows::open(&run_here, |connection, table, now| {
+        let table = TableRows::open(&run_here, stop, |connection, table, now| {
             let age = age(connection, table, rows, tracks)?;
             let limit = format!("({now} - interval '{} ms')", rows.age.as_millis());
             let asked = rows.condition.iter().map(|condition| format!(" AND (\n{condition}\n)"));
@@ -180,16 +203,15 @@ impl<'a> Comparison<'a> {
             is_confirmed: None,
             dead_letters: Fingerprints::default(),
             oldest: None,
-            counts: Counts::default(),
-            faults: Vec::new(),
-            reasons: BTreeMap::new(),
+            compared: 0,
+            unread: BTreeMap::new(),
             notes,
             progress: ProgressBar::new("comparing", 0),
         })
     }
 
     fn run(&mut self) -> Result<Outcome, CommandError> {
-        let total = self.table.count()?;
+        let total = self.table.count(self.stop)?;
         let most = (self.request.memory / ROW_BYTES).max(1);
         let parts = total.div_ceil(most).max(1);
         tracing::info!(
@@ -198,14 +220,38 @@ impl<'a> Comparison<'a> {
             up_to = %self.table.wal_end(),
             "comparing the rows of the table with records; vacuum keeps rows that were deleted meanwhile"
         );
+        let mut passes = Vec::new();
         for part in 0..parts {
-            self.pass(part, parts, total)?;
+            let judged = self.pass(part, parts, total)?;
+            self.compared += judged.counts.rows;
+            passes.push(judged);
         }
-        let (counts, faults) = (std::mem::take(&mut self.counts), std::mem::take(&mut self.faults));
-        Ok(Outcome { counts, faults, reasons: std::mem::take(&mut self.reasons) })
+        // A later pass may have found an older row with its record.
+        for (part, judged) in (0..).zip(&mut passes) {
+            if judged.is_outdated(self.oldest) {
+                *judged = self.pass(part, parts, total)?;
+            }
+        }
+        let (mut outcome, mut faults) = (Outcome::default(), Faults::new(self.request.show));
+        for judged in passes {
+            add(&mut outcome.counts, &judged.counts);
+            faults.append(judged.faults);
+            for (reason, count) in judged.reasons {
+                *outcome.reasons.entry(reason).or_default() += count;
+            }
+        }
+        let unread = std::mem::take(&mut self.unread);
+        if self.is_once() {
+            outcome.topics = unread;
+        } else {
+            // A record that repeats is all that it may have.
+            let note = |(topic, why)| format!("topic {topic} was not read to its end: {why}");
+            self.notes.extend(unread.into_iter().map(note));
+        }
+        Ok(Outcome { faults: faults.shown(), ..outcome })
     }
 
-    fn pass(&mut self, part: u64, parts: u64, total: u64) -> Result<(), CommandError> {
+    fn pass(&mut self, part: u64, parts: u64, total: u64) -> Result<Judged, CommandError> {
         let room = usize::try_from(total / parts + total / parts / 50 + 64).unwrap_or_default();
         let run = &self.request.run;
         let mut pass = Pass {
@@ -213,6 +259,9 @@ impl<'a> Comparison<'a> {
             part,
             parts,
             counts: Counts::default(),
+            faults: Faults::new(self.request.show),
+            reasons: BTreeMap::new(),
+            too_old: None,
             candidates: HashMap::new(),
             misplaced: HashMap::new(),
             unread: BTreeMap::new(),
@@ -249,45 +298,31 @@ impl<'a> Comparison<'a> {
             self.read_back(&open, &firsts, &mut pass, &mut records)?;
         }
         self.oldest = self.oldest.into_iter().chain(pass.rows.oldest_found()).min();
+        // A topic may have been created again while it was read.
+        reader.ends(None, &topics).map_err(CommandError::records_unreadable)?;
+        let Pass { counts, faults, .. } = &mut pass;
+        faults
+            .withdraw(|topic| reader.ended(&self.names.name(topic)).is_some(), |_, _, count| counts.repeated -= count);
+        let ended = self.topics.iter().filter_map(|topic| Some((topic.clone(), reader.ended(topic)?)));
+        self.unread.extend(ended);
         if pass.rows.open() > 0 || pass.counts.altered > 0 {
             // Each question about a topic takes time, so only those are asked about whose rows are to be explained.
             let mut asked = self.open_topics(&pass);
             asked.insert(dead_letter_topic);
             let explained = Explained::find(self, reader, &asked, &pass)?;
-            self.name(&mut pass, explained)?;
-            self.count_unnamed(&mut pass);
+            self.name(&mut pass, &explained)?;
+            count_unnamed(&mut pass);
         }
+        pass.unread.remove(&run.bad_rows.dead_letter_topic);
+        self.unread.extend(pass.unread);
         self.notes.extend(records.notes());
-        self.add(&pass.counts);
-        Ok(())
+        let Pass { counts, faults, reasons, too_old, .. } = pass;
+        Ok(Judged { counts, faults, reasons, too_old })
     }
 
     /// The topics of rows without a record, bad ones apart.
     fn open_topics(&self, pass: &Pass) -> BTreeSet<String> {
         pass.rows.open_topics().into_iter().map(|number| self.names.name(number)).collect()
-    }
-
-    /// Counts rows without a record that the second look did not give again, so that nobody has judged them.
-    fn count_unnamed(&mut self, pass: &mut Pass) {
-        let unnamed = pass.rows.unnamed() as u64;
-        if unnamed > 0 {
-            pass.counts.not_judged += unnamed;
-            *self.reasons.entry(NOT_AGAIN.to_owned()).or_default() += unnamed;
-        }
-    }
-
-    fn add(&mut self, counts: &Counts) {
-        let Counts { rows, right, missing, altered, dead_lettered, skipped, not_judged, other, repeated, .. } = *counts;
-        let all = &mut self.counts;
-        all.rows += rows;
-        all.right += right;
-        all.missing += missing;
-        all.altered += altered;
-        all.dead_lettered += dead_lettered;
-        all.skipped += skipped;
-        all.not_judged += not_judged;
-        all.other += other;
-        all.repeated += repeated;
     }
 
     /// Gives `each` the records of all rows, made by the code of `run`.
@@ -298,7 +333,7 @@ impl<'a> Comparison<'a> {
         let mut connection = Connection::open(&self.questions.source, Purpose::Control)?;
         supervise::read_tables(&mut connection, &run::target(run), &mut outbox)?;
         drop(connection);
-        let (sender, receiver) = sync_channel(BATCHES);
+        let (sender, receiver) = rows(self.request.memory / UNDER_WAY);
         let dead_letter_topic = run.bad_rows.dead_letter_topic.clone();
         let with_copies = Arc::new(AtomicBool::new(with_copies));
         let collector = Collector::new(sender, &self.names, run, true, &with_copies);
@@ -309,14 +344,14 @@ impl<'a> Comparison<'a> {
             .with_bad_rows(bad_rows(dead_letter_topic));
         let mut reading = self.table.read();
         let mut count = 0;
-        let (progress, total) = (&mut self.progress, self.counts.rows);
+        let (progress, total) = (&mut self.progress, self.compared);
         let joined = thread::scope(|scope| {
             let thread = scope.spawn(move || {
                 relay.acquired(Reading::first_lsn());
                 let ended = relay.stream(&mut reading, None);
                 (ended, reading.is_done())
             });
-            for rows in receiver {
+            while let Some(rows) = receiver.wait() {
                 count += rows.len() as u64;
                 progress.note(&format!("{} rows read, {} compared before", number(count), number(total)));
                 rows.into_iter().for_each(&mut *each);
@@ -368,7 +403,7 @@ impl<'a> Comparison<'a> {
                     let why = "the row's record was there before".to_owned();
                     let topic = found.at.topic;
                     let fault = Fault { verdict, position: None, source: None, id, topic, at: Some(found.at), why };
-                    comparison.fault(fault);
+                    pass.faults.add(fault);
                 }
             }
             Taken::Record(..) => {}
@@ -420,7 +455,7 @@ impl<'a> Comparison<'a> {
         records: &mut Records,
         each: &mut dyn FnMut(&mut Self, &mut Pass, Taken<'_>),
     ) -> Result<(), CommandError> {
-        let (mut last, mut moved, mut read) = (Vec::new(), Instant::now(), 0);
+        let (mut advance, mut read) = (Advance::begin(), 0);
         loop {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(CommandError::interrupted());
@@ -434,10 +469,7 @@ impl<'a> Comparison<'a> {
             if behind.is_empty() {
                 return Ok(());
             }
-            // Partitions that have reached their ends may go on.
-            if behind != last {
-                (last, moved) = (behind, Instant::now());
-            } else if moved.elapsed() >= self.request.wait.max(LOOK_EVERY) {
+            if advance.is_over(&behind, Lsn::new(0), self.request.wait.max(LOOK_EVERY)) {
                 pass.unread.extend(held_back(&behind));
                 return Ok(());
             }
@@ -467,10 +499,7 @@ impl<'a> Comparison<'a> {
     }
 
     /// Reads the rows again, and names those that are not right.
-    fn name(&mut self, pass: &mut Pass, mut explained: Explained) -> Result<(), CommandError> {
-        let mut named: Vec<Fault> = Vec::new();
-        let room = self.request.show.saturating_sub(self.faults.len());
-        let mut reasons = std::mem::take(&mut self.reasons);
+    fn name(&mut self, pass: &mut Pass, explained: &Explained) -> Result<(), CommandError> {
         // What is asked of `self` meanwhile.
         let judge = Judge {
             is_confirmed: self.is_confirmed.unwrap_or(true),
@@ -486,26 +515,39 @@ impl<'a> Comparison<'a> {
                 return;
             }
             let Some((at, state)) = pass.rows.state_of(&row) else { return };
-            let fault = judge.verdict(&row, at, state, pass, &mut explained, &mut reasons);
-            if named.len() < room {
-                named.extend(fault);
+            if let Some(fault) = judge.verdict(&row, at, state, pass, explained) {
+                pass.faults.add(fault);
             }
         });
-        self.reasons = reasons;
         self.dead_letters = judge.dead_letters;
-        self.faults.extend(named);
         read
     }
 
     const fn is_once(&self) -> bool {
         matches!(self.request.run.delivery, crate::sink::destination::Delivery::ExactlyOnce { .. })
     }
+}
 
-    fn fault(&mut self, fault: Fault) {
-        if self.faults.len() < self.request.show {
-            self.faults.push(fault);
-        }
+/// Counts rows without a record that the second look did not give again, so that nobody has judged them.
+fn count_unnamed(pass: &mut Pass) {
+    let unnamed = pass.rows.unnamed() as u64;
+    if unnamed > 0 {
+        pass.counts.not_judged += unnamed;
+        *pass.reasons.entry(NOT_AGAIN.to_owned()).or_default() += unnamed;
     }
+}
+
+fn add(all: &mut Counts, counts: &Counts) {
+    let Counts { rows, right, missing, altered, dead_lettered, skipped, not_judged, other, repeated, .. } = *counts;
+    all.rows += rows;
+    all.right += right;
+    all.missing += missing;
+    all.altered += altered;
+    all.dead_lettered += dead_lettered;
+    all.skipped += skipped;
+    all.not_judged += not_judged;
+    all.other += other;
+    all.repeated += repeated;
 }
 
 /// Counts what a record is.
@@ -535,9 +577,11 @@ fn count(pass: &mut Pass, show: usize, at: RecordAt, how: Match, record: &Record
 
 /// Reasons for which rows have no record.
 struct Explained {
-    skipped: SkippedRows,
+    skips: Skips,
     /// By topic. A topic without a reason has none here.
     topics: BTreeMap<String, String>,
+    /// Why the dead letters may not have been read to their end.
+    dead_letters: Option<String>,
 }
 
 impl Explained {
@@ -547,8 +591,8 @@ impl Explained {
         topics: &BTreeSet<String>,
         pass: &Pass,
     ) -> Result<Self, CommandError> {
-        let slot = &of.request.run.slot;
-        let skipped = of.questions.ask(|connection| skipped_rows::read(connection, slot))?.0;
+        let run = &of.request.run;
+        let skips = of.questions.ask(|connection| Skips::read(connection, run))?;
         let begins = reader.starts(topics).map_err(CommandError::records_unreadable)?;
         let kept_from = match of.from_millis {
             Some(millis) => Some(reader.offsets_at(millis, topics).map_err(CommandError::records_unreadable)?),
@@ -557,7 +601,7 @@ impl Explained {
         let mut found = BTreeMap::new();
         for topic in topics {
             let why = match begins.get(topic) {
-                None => Some("it does not exist".to_owned()),
+                None => Some(reader.ended(topic).unwrap_or_else(|| "it does not exist".to_owned())),
                 Some(begins) => {
                     let kept_from = kept_from.as_ref().and_then(|all| all.get(topic));
                     pass.unread
@@ -569,7 +613,9 @@ impl Explained {
             };
             found.extend(why.map(|why| (topic.clone(), why)));
         }
-        Ok(Self { skipped, topics: found })
+        let topic = &run.bad_rows.dead_letter_topic;
+        let unread = reader.ended(topic).or_else(|| pass.unread.get(topic).cloned());
+        Ok(Self { skips, topics: found, dead_letters: unread.map(|why| unread_records(topic, &why)) })
     }
 }
 
@@ -607,13 +653,12 @@ impl Judge<'_> {
         number: usize,
         state: RowState,
         pass: &mut Pass,
-        explained: &mut Explained,
-        reasons: &mut BTreeMap<String, u64>,
+        explained: &Explained,
     ) -> Option<Fault> {
-        let counts = &mut pass.counts;
-        let candidate = pass.candidates.get(&number);
+        let Pass { counts, reasons, too_old, candidates, misplaced, .. } = pass;
+        let candidate = candidates.get(&number);
         if state == RowState::Misplaced {
-            let (at, difference) = pass.misplaced.get(&number)?;
+            let (at, difference) = misplaced.get(&number)?;
             let why = match difference {
                 Misplaced::Partition(found, expected) => format!("partition: {found}, expected {expected}"),
                 Misplaced::Time(found, expected) => format!("time: {found} ms, expected {expected} ms"),
@@ -628,7 +673,7 @@ impl Judge<'_> {
             return None;
         }
         let is_candidate = state == RowState::Candidate;
-        match self.fate(row, is_candidate, explained) {
+        match self.fate(row, is_candidate, explained, too_old) {
             Fate::Skipped => {
                 counts.skipped += 1;
                 None
@@ -655,10 +700,11 @@ impl Judge<'_> {
         }
     }
 
-    fn fate(&self, row: &Expected, is_candidate: bool, explained: &Explained) -> Fate {
+    /// `too_old`: becomes the row's time if it is later, and the row counts as too old.
+    fn fate(&self, row: &Expected, is_candidate: bool, explained: &Explained, too_old: &mut Option<i64>) -> Fate {
         let slot = &self.request.run.slot;
-        if is_skipped(row, &explained.skipped) {
-            return Fate::Skipped;
+        if let Some(fate) = explained.skips.fate(row, is_candidate) {
+            return fate;
         }
         if !self.is_confirmed {
             return Fate::NotJudged(format!(
@@ -667,12 +713,13 @@ impl Judge<'_> {
                 duration(self.request.wait)
             ));
         }
-        if explained.skipped.others {
-            return Fate::NotJudged(format!("the relay of slot \"{slot}\" has skipped rows without noting their ids"));
-        }
         let topic = self.names.name(row.topic);
         if let Some(why) = explained.topics.get(&topic) {
-            return Fate::NotJudged(format!("records of topic {topic} may have gone unread: {why}"));
+            return Fate::NotJudged(unread_records(&topic, why));
+        }
+        // Any row may have a dead letter instead.
+        if let Some(why) = &explained.dead_letters {
+            return Fate::NotJudged(why.clone());
         }
         let time = row.time.unwrap_or_default();
         if !is_candidate && time <= 0 {
@@ -681,6 +728,7 @@ impl Judge<'_> {
             );
         }
         if !is_candidate && self.oldest.is_none_or(|oldest| time < oldest) {
+            *too_old = (*too_old).max(Some(time));
             return Fate::NotJudged(
                 "no row that is as old has a record: they may be from before the slot, and not backfilled".to_owned(),
             );
@@ -730,6 +778,19 @@ fn age(connection: &mut Connection, table: &TableName, rows: &TableWindow, track
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pass_is_made_again_if_a_later_one_shows_that_its_rows_were_not_too_old() {
+        let check = |too_old, oldest, expected| {
+            let (counts, faults, reasons) = (Counts::default(), Faults::default(), BTreeMap::new());
+            assert_eq!(Judged { counts, faults, reasons, too_old }.is_outdated(oldest), expected);
+        };
+        check(Some(5), Some(4), true);
+        check(Some(5), Some(5), true);
+        check(Some(5), Some(6), false);
+        check(None, Some(4), false);
+        check(Some(5), None, false);
+    }
 
     #[test]
     fn a_record_that_is_older_than_the_rows_and_still_there_says_that_theirs_were_not_deleted() {

@@ -17,9 +17,10 @@
 //! Invariant: a lost connection ends the window with an error. A new temporary slot would leave a hole.
 
 use super::VerifyRequest;
-use super::collector::{Collector, TopicNumbers};
-use super::matcher::{Expected, Fate, Matcher, Outcome, Rules};
+use super::collector::{Collector, RowReceiver, TopicNumbers, rows};
+use super::matcher::{Expected, Fate, Matcher, Outcome, Rules, Witness};
 use super::records::{Records, Taken, compares_time};
+use super::skips::Skips;
 use crate::commands::error::{CommandCause, CommandError};
 use crate::commands::output::{duration, number};
 use crate::commands::progress_bar::ProgressBar;
@@ -27,7 +28,6 @@ use crate::commands::{run, setup};
 use crate::lsn::{Lsn, Position};
 use crate::metrics::Metrics;
 use crate::outbox::{Mapping, OnUpdate, Outbox};
-use crate::pg::skipped_rows::{self, SkippedRows};
 use crate::pg::source::Source;
 use crate::pg::{self, Connection, Purpose, server};
 use crate::relay::{self, BadRowAction, BadRows, Relay, StreamEnd, SystemClock};
@@ -36,11 +36,11 @@ use crate::sink::dead_letter::DeadLetterHeaders;
 use crate::sink::destination::Delivery;
 use crate::sink::reading::{ReadRecord, RecordReader, TopicOffsets};
 use crate::supervise::{self, Acquired, NotAcquired, PgServer, RunError, Server as _, StreamTarget};
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -56,8 +56,8 @@ const TOPICS_EVERY: Duration = Duration::from_secs(1);
 /// How long a read waits for a record.
 pub(super) const SLICE: Duration = Duration::from_millis(20);
 
-/// Batches of rows between the two threads. The loop waits while there are more.
-pub(super) const BATCHES: usize = 256;
+/// The part of the memory that is for rows between the two threads.
+pub(super) const UNDER_WAY: u64 = 8;
 
 /// The walsenders that stay free: one for the relay that is judged if it connects again, and one for its question who holds the slot.
 const LEFT_FREE: i64 = 2;
@@ -142,7 +142,7 @@ struct Window<'a> {
     records: Records,
     metrics: Arc<Metrics>,
     with_copies: Arc<AtomicBool>,
-    rows: Receiver<Vec<Expected>>,
+    rows: RowReceiver,
     /// The position from which the slot reads, once it is made.
     began: Receiver<Lsn>,
     relay_stop: Arc<AtomicBool>,
@@ -181,13 +181,16 @@ impl<'a> Window<'a> {
         if free <= LEFT_FREE {
             return Err(CommandError::no_free_walsender(free));
         }
-        if questions.ask(|connection| server::slot(connection, &run.slot))?.is_none() {
-            return Err(RunError::no_slot(&run.slot, false).into());
+        let found = questions.ask(|connection| server::slot(connection, &run.slot))?;
+        let Some(judged) = found else { return Err(RunError::no_slot(&run.slot, false).into()) };
+        // On a server that was promoted, the column says what the slot was before.
+        if judged.row.synced && questions.ask(server::is_in_recovery)? {
+            return Err(CommandError::synchronized_slot(&run.slot));
         }
         // Before the slot is begun, so that this sample is in front of it in any case.
         let sample = sample(reader.as_mut(), &mut questions, run)?;
         let names = TopicNumbers::default();
-        let (sender, rows) = sync_channel(BATCHES);
+        let (sender, rows) = rows(request.memory / UNDER_WAY);
         let (metrics, with_copies) =
             (Arc::new(Metrics::new(&run.slot, &run.publication, Instant::now())), Arc::new(AtomicBool::new(true)));
         let with_time = compares_time(&run.mapping);
@@ -249,13 +252,18 @@ impl<'a> Window<'a> {
         let mut notes = Vec::new();
         while self.request.follow.is_none_or(|time| begun.elapsed() < time) && !self.stop.load(Ordering::Relaxed) {
             self.turn()?;
-            if self.matcher.bytes() >= self.request.memory {
+            if self.memory() >= self.request.memory {
                 notes.push("--memory is reached, so the window ended early".to_owned());
                 break;
             }
         }
         self.stopped_early = self.stop.load(Ordering::Relaxed);
-        let to = self.questions.wal_end()?;
+        // Where memory is short, no rows are taken beyond those that are there, and those of their transaction.
+        let to = if notes.is_empty() {
+            self.questions.wal_end()?
+        } else {
+            self.own_position().max(self.matcher.behind_rows())
+        };
         self.matcher.end_at(to);
         let lasted = begun.elapsed();
         while self.own_position() < to {
@@ -308,6 +316,11 @@ impl<'a> Window<'a> {
         }
         match self.reader.start_at(&self.starts, topic).map_err(CommandError::records_unreadable)? {
             Some(from) => {
+                if let Some(partition) = from.iter().position(Option::is_none) {
+                    return Err(CommandError::window_broken(&format!(
+                        "partition {partition} of topic {topic} had no leader at the beginning, so that nobody knows where its records of this window begin"
+                    )));
+                }
                 self.reader.follow(topic, &from);
                 self.awaited.remove(topic);
                 self.followed.insert(topic.to_owned());
@@ -317,12 +330,20 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
+    /// The memory that rows and records take, in bytes.
+    fn memory(&self) -> u64 {
+        self.matcher.bytes() + self.rows.under_way()
+    }
+
     /// The position up to which all rows have come.
     fn own_position(&self) -> Lsn {
         self.metrics.confirmed()
     }
 
     /// Takes rows and records that have come, and settles records whose rows must have come.
+    ///
+    /// # Errors
+    /// Beside those of its parts: the end of the window takes as much memory again as the window was allowed to take.
     fn turn(&mut self) -> Result<(), CommandError> {
         // The position is read first: rows in front of it are in the channel by now.
         let own = self.own_position();
@@ -330,8 +351,10 @@ impl<'a> Window<'a> {
         while let Some((before, _)) = self.marks.pop_front_if(|(_, position)| *position <= own) {
             self.matcher.settle(before);
         }
-        // Records without a row take memory until the slot is past them.
-        if self.matcher.unknown_bytes() < self.request.memory / 4 {
+        if self.memory() >= self.request.memory.saturating_mul(2) {
+            return Err(CommandError::no_memory(self.request.memory));
+        }
+        if self.is_reading() {
             self.read()?;
         } else {
             thread::sleep(SLICE);
@@ -350,9 +373,14 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
+    /// Whether records are read. Those without a row take memory until the slot is past them.
+    fn is_reading(&self) -> bool {
+        self.matcher.unknown_bytes() < self.request.memory / 4
+    }
+
     fn take_rows(&mut self) -> Result<(), CommandError> {
         loop {
-            match self.rows.try_recv() {
+            match self.rows.now() {
                 Ok(rows) => {
                     for row in rows {
                         if self.named.insert(row.topic) {
@@ -410,10 +438,13 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Whether the wait that began then is over: the time has run out, or the user has stopped it. A stop before it ended the window.
+    /// Whether the wait for the slot that began then is over: the time has run out, or the user has stopped it. A stop before it ended the window.
     fn is_impatient(&self, begun: Instant) -> bool {
-        let is_stopped = self.stop.load(Ordering::Relaxed) && !self.stopped_early;
-        is_stopped || begun.elapsed() >= self.request.wait
+        self.is_stopped() || begun.elapsed() >= self.request.wait
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) && !self.stopped_early
     }
 
     fn wait_for_open(&mut self, begun: Instant) -> Result<Lsn, CommandError> {
@@ -432,12 +463,13 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Reads the topics to the ends that they have now, and rows to the end of the WAL behind that.
+    /// Reads the topics to the ends that they have now, and rows to the end of the WAL behind that. It gives up if for so long no partition has come
+    /// nearer to its end.
     fn read_to_the_end(&mut self) -> Result<(), CommandError> {
         // A topic that the last rows have named may be new. It is there by now, unless nobody has written their records.
         self.look_at_topics()?;
         let ends = self.reader.ends(None, &self.followed).map_err(CommandError::records_unreadable)?;
-        let begun = Instant::now();
+        let mut advance = Advance::begin();
         self.unread.clear();
         loop {
             self.turn()?;
@@ -446,11 +478,15 @@ impl<'a> Window<'a> {
             if behind.is_empty() {
                 break;
             }
-            if begun.elapsed() >= self.request.wait.max(SAMPLE_EVERY) {
+            // While the rows have to come first, they are what advances.
+            let rows = if self.is_reading() { Lsn::new(0) } else { self.own_position() };
+            if advance.is_over(&behind, rows, self.request.wait.max(SAMPLE_EVERY)) || self.is_stopped() {
                 self.unread.extend(held_back(&behind));
                 break;
             }
         }
+        // A topic may have been created again while it was read.
+        self.reader.ends(None, &self.followed).map_err(CommandError::records_unreadable)?;
         let read = self.matcher.next_unknown();
         let known = self.questions.wal_end()?;
         while self.own_position() < known {
@@ -467,40 +503,30 @@ impl<'a> Window<'a> {
         let thread = self.relay.take().ok_or_else(CommandError::vanished)?;
         while !thread.is_finished() {
             // It may wait for room in the channel. These rows are behind the end.
-            drop(self.rows.recv_timeout(SLICE));
+            drop(self.rows.within(SLICE));
         }
         let (mut relay, _) = thread.join().map_err(|_| CommandError::vanished())?;
-        let (slot, wait) = (self.request.run.slot.clone(), self.request.wait);
-        let skipped = match self.matcher.last_open() {
-            Some(_) => self.questions.ask(|connection| skipped_rows::read(connection, &slot))?.0,
-            None => SkippedRows::default(),
+        let run = &self.request.run;
+        let skips = match self.matcher.last_open() {
+            Some(_) => self.questions.ask(|connection| Skips::read(connection, run))?,
+            None => Skips::default(),
         };
+        let dead_letters = run.bad_rows.dead_letter_topic.clone();
         let matcher = std::mem::replace(&mut self.matcher, Matcher::new(Rules::default()));
-        let mut unread: BTreeMap<u32, Option<String>> = BTreeMap::new();
-        let (reader, names, tails) = (&mut self.reader, &self.names, &self.unread);
-        let outcome = matcher.finish(&mut |row| {
-            if row.position.final_lsn >= confirmed {
-                return Fate::NotJudged(format!(
-                    "slot \"{slot}\" has not confirmed them after {}: its relay is behind, or does not run",
-                    duration(wait)
-                ));
-            }
-            if is_skipped(row, &skipped) {
-                return Fate::Skipped;
-            }
-            if skipped.others {
-                return Fate::NotJudged(format!(
-                    "the relay of slot \"{slot}\" has skipped rows without noting their ids"
-                ));
-            }
-            let reason = unread.entry(row.topic).or_insert_with(|| {
-                let name = names.name(row.topic);
-                let tail = tails.get(&name).cloned();
-                let why = tail.or_else(|| reader.unread(&name).into_iter().next())?;
-                Some(format!("records of topic {name} may have gone unread: {why}"))
-            });
-            reason.clone().map_or(Fate::Unexplained, Fate::NotJudged)
-        });
+        let mut known = Known {
+            slot: &run.slot,
+            wait: self.request.wait,
+            confirmed,
+            skips,
+            reader: self.reader.as_mut(),
+            names: &self.names,
+            tails: &self.unread,
+            dead_letters: dead_letters.clone(),
+            lost: HashMap::new(),
+        };
+        let mut outcome = matcher.finish(&mut known);
+        let judged = self.followed.union(&self.awaited).filter(|topic| **topic != dead_letters);
+        outcome.topics = judged.filter_map(|topic| Some((topic.clone(), known.why_unread(topic)?))).collect();
         let tables = outcome.faults.iter().filter_map(|fault| match fault.source {
             Some(RowSource::Table(relation)) => Some((relation, relay.outbox_mut().table(relation).to_owned())),
             Some(RowSource::Message(_)) | None => None,
@@ -511,7 +537,7 @@ impl<'a> Window<'a> {
 
     fn show(&mut self) {
         let counts = self.matcher.counts();
-        let open = self.matcher.open_rows() as u64;
+        let open = self.matcher.open_rows();
         let text = format!(
             "{} rows, {} right, {} open, at {}",
             number(counts.rows),
@@ -533,6 +559,100 @@ impl<'a> Window<'a> {
             Ok(StreamEnd::PublicationChanged { reason, .. }) => CommandError::window_broken(&reason),
             Ok(other) => CommandError::window_broken(&format!("{other:?}")),
         }
+    }
+}
+
+/// What is known when the window is over.
+struct Known<'a> {
+    slot: &'a str,
+    wait: Duration,
+    /// The position that the slot had confirmed before the topics were read to their ends.
+    confirmed: Lsn,
+    skips: Skips,
+    reader: &'a mut dyn RecordReader,
+    names: &'a TopicNumbers,
+    /// The topics that were not read to their ends.
+    tails: &'a BTreeMap<String, String>,
+    dead_letters: String,
+    /// What was asked for already.
+    lost: HashMap<u32, Option<String>>,
+}
+
+impl Known<'_> {
+    /// Why not all of a topic was read that lies in front of its end.
+    fn why_unread(&self, topic: &str) -> Option<String> {
+        self.reader.ended(topic).or_else(|| self.tails.get(topic).cloned())
+    }
+
+    fn why_unconfirmed(&self, position: Position) -> Option<String> {
+        (position.final_lsn >= self.confirmed).then(|| {
+            format!(
+                "slot \"{}\" has not confirmed them after {}: its relay is behind, or does not run",
+                self.slot,
+                duration(self.wait)
+            )
+        })
+    }
+
+    fn why_topic_unread(&self, topic: &str) -> Option<String> {
+        self.why_unread(topic).map(|why| unread_records(topic, &why))
+    }
+}
+
+impl Witness for Known<'_> {
+    fn fate(&mut self, row: &Expected, has_candidate: bool) -> Fate {
+        if let Some(why) = self.why_unconfirmed(row.position) {
+            return Fate::NotJudged(why);
+        }
+        if let Some(fate) = self.skips.fate(row, has_candidate) {
+            return fate;
+        }
+        let topic = self.names.name(row.topic);
+        let why = self.why_topic_unread(&topic).or_else(|| self.why_lost(row.topic));
+        // Any row may have a dead letter instead.
+        why.or_else(|| self.why_topic_unread(&self.dead_letters)).map_or(Fate::Unexplained, Fate::NotJudged)
+    }
+
+    fn why_unknown(&mut self, topic: u32, newest: Position) -> Option<String> {
+        self.why_unconfirmed(newest).or_else(|| self.why_topic_unread(&self.names.name(topic)))
+    }
+
+    fn why_lost(&mut self, topic: u32) -> Option<String> {
+        let Self { lost, reader, names, .. } = self;
+        let found = lost.entry(topic).or_insert_with(|| {
+            let name = names.name(topic);
+            Some(unread_records(&name, reader.unread(&name).first()?))
+        });
+        found.clone()
+    }
+
+    fn is_void(&mut self, topic: u32) -> bool {
+        self.reader.ended(&self.names.name(topic)).is_some()
+    }
+}
+
+pub(super) fn unread_records(topic: &str, why: &str) -> String {
+    format!("records of topic {topic} may have gone unread: {why}")
+}
+
+/// Notices that nothing advances any more.
+pub(super) struct Advance {
+    last: (Vec<Behind>, Lsn),
+    moved: Instant,
+}
+
+impl Advance {
+    pub(super) fn begin() -> Self {
+        Self { last: (Vec::new(), Lsn::new(0)), moved: Instant::now() }
+    }
+
+    /// Whether the partitions that are behind, and the rows in front of which all have come, are the same for `patience` by now.
+    pub(super) fn is_over(&mut self, behind: &[Behind], rows: Lsn, patience: Duration) -> bool {
+        if (behind, rows) == (self.last.0.as_slice(), self.last.1) {
+            return self.moved.elapsed() >= patience;
+        }
+        *self = Self { last: (behind.to_vec(), rows), moved: Instant::now() };
+        false
     }
 }
 
@@ -615,12 +735,6 @@ fn take_dead_letter(matcher: &mut Matcher, said: &DeadLetterHeaders<'_>) {
     }
 }
 
-pub(super) fn is_skipped(row: &Expected, skipped: &SkippedRows) -> bool {
-    let id = String::from_utf8_lossy(&row.id);
-    let id: String = id.chars().take(skipped_rows::COMPARED).collect();
-    !row.id.is_empty() && skipped.ids.contains(&id)
-}
-
 /// A partition that is not read to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Behind {
@@ -676,6 +790,18 @@ mod tests {
             &[("a", 0, Some(2)), of_a, ("b", 0, Some(0)), ("b", 1, Some(0))],
         );
         check(&[("b", &[Some(5), Some(4)])], &[("b", 1, Some(4))]);
+    }
+
+    #[test]
+    fn reading_goes_on_as_long_as_it_advances_or_the_rows_do_that_it_waits_for() {
+        let at = |at| [Behind { topic: "a".to_owned(), partition: 1, at: Some(at) }];
+        let mut advance = Advance::begin();
+        let mut is_over = |at: &[Behind], rows, patience| advance.is_over(at, Lsn::new(rows), patience);
+        assert!(!is_over(&at(1), 0, Duration::ZERO));
+        assert!(!is_over(&at(2), 0, Duration::ZERO));
+        assert!(!is_over(&at(2), 5, Duration::ZERO), "rows advance");
+        assert!(!is_over(&at(2), 5, Duration::MAX));
+        assert!(is_over(&at(2), 5, Duration::ZERO));
     }
 
     #[test]

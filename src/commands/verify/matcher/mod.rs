@@ -21,6 +21,7 @@
 //! and no open row of its key before it shrinks to 8 bytes.
 
 use super::comparison::{Hashes, differences, id_of};
+use super::faults::Faults;
 use super::fingerprints::{Chains, Fingerprints};
 use crate::lsn::{Lsn, Position};
 use crate::sink::{HeaderRoom, OwnedRecord, Record, Source};
@@ -53,6 +54,17 @@ pub(super) struct Expected {
     pub(super) is_bad: bool,
     /// The record itself, to name differences.
     pub(super) copy: Option<Box<OwnedRecord>>,
+}
+
+impl Expected {
+    /// The memory that it takes, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.kept_bytes()
+    }
+
+    fn kept_bytes(&self) -> usize {
+        self.id.len() + self.copy.as_ref().map_or(0, |copy| copy.room_bytes())
+    }
 }
 
 /// Where a record lies.
@@ -136,8 +148,23 @@ pub(super) struct Fault {
     pub(super) why: String,
 }
 
+/// The witness of what is known of rows and topics when the window is over.
+pub(super) trait Witness {
+    /// The outcome for a row that has no record. `has_candidate`: a record has its id and other bytes.
+    fn fate(&mut self, row: &Expected, has_candidate: bool) -> Fate;
+
+    /// Why the last record of a key may not have been read whose newest row has this topic and this position. `None`: it was.
+    fn why_unknown(&mut self, topic: u32, newest: Position) -> Option<String>;
+
+    /// Why records of this topic may have gone unread between others that were read. `None`: none has.
+    fn why_lost(&mut self, topic: u32) -> Option<String>;
+
+    /// Whether nothing counts that was read of this topic: it is another one now.
+    fn is_void(&mut self, topic: u32) -> bool;
+}
+
 /// The outcome for a row that has no record at the end.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The relay skipped it, and has noted that.
     Skipped,
@@ -180,6 +207,10 @@ pub(super) struct Outcome {
     pub(super) faults: Vec<Fault>,
     /// The reasons for which rows were not judged, with their numbers.
     pub(super) reasons: BTreeMap<String, u64>,
+    /// The reasons for which the order of keys was not judged, with their numbers.
+    pub(super) keys: BTreeMap<String, u64>,
+    /// The topics that were not read as they ought to be, each with the reason.
+    pub(super) topics: BTreeMap<String, String>,
 }
 
 /// The settings of a [`Matcher`].
@@ -194,7 +225,7 @@ pub(super) struct Rules {
     pub(super) asks_for_partitions: bool,
     /// Differences show values.
     pub(super) with_values: bool,
-    /// The most faults that are kept.
+    /// The most faults that are shown.
     pub(super) show: usize,
     /// The most bytes of memory.
     pub(super) memory: u64,
@@ -212,7 +243,8 @@ struct Open {
     next_of_key: u32,
 }
 
-/// The rows and records of a key.
+/// The rows and records of a key. Where rows ask for partitions: of a key in a partition. Rows that do not ask for one have their list under the
+/// key alone, and their records under the partition in which they lie.
 #[derive(Debug)]
 struct KeyState {
     /// Its first and last row in the list of rows.
@@ -220,12 +252,15 @@ struct KeyState {
     last: u32,
     /// The first record of the last row that left the list.
     left: Option<RecordAt>,
-    /// The newest row with a record, and that row's record.
+    /// The newest row whose first record is here, and that record.
     newest: Option<(Position, Source, u64)>,
     newest_id: Box<[u8]>,
     /// The last record of a known row.
     last_record: Option<(RecordAt, u64)>,
-    is_swapped: bool,
+    /// Records of the key are in several partitions although no row asks for one, so they have no order.
+    is_moved: bool,
+    /// The first row whose record comes before that of an earlier row.
+    swapped: Option<Box<Fault>>,
 }
 
 impl Default for KeyState {
@@ -237,23 +272,24 @@ impl Default for KeyState {
             newest: None,
             newest_id: Box::default(),
             last_record: None,
-            is_swapped: false,
+            is_moved: false,
+            swapped: None,
         }
     }
 }
 
 impl KeyState {
-    /// The key's last record is that of its newest row.
+    /// Whether the last record is not that of the newest row. Records in several partitions have no last one.
     fn is_stale(&self) -> bool {
         let newest = self.newest.map(|(_, _, record)| record);
-        self.last_record.is_some_and(|(_, record)| newest.is_some_and(|newest| newest != record))
+        !self.is_moved && self.last_record.is_some_and(|(_, record)| newest.is_some_and(|newest| newest != record))
     }
 
     /// A record of a known row has come. Records do not come in their order: a row may be known only after its record.
     fn has_record(&mut self, at: RecordAt, record: u64) {
-        let is_later =
-            self.last_record.is_none_or(|(last, _)| last.partition != at.partition || last.offset < at.offset);
-        if is_later {
+        let last = self.last_record.map(|(last, _)| last);
+        self.is_moved |= last.is_some_and(|last| last.partition != at.partition);
+        if last.is_none_or(|last| last.offset < at.offset) {
             self.last_record = Some((at, record));
         }
     }
@@ -277,13 +313,17 @@ pub(super) struct Matcher {
     candidates: HashMap<u32, Unknown>,
     /// The ids of dead letters, by position.
     dead_letters: BTreeMap<Position, Box<[u8]>>,
-    /// The hashes of records that have had their row.
+    /// The hashes of records that have had their row. Where rows ask for partitions, also those of the records in their partitions.
     had: Fingerprints,
     end: Option<Lsn>,
+    /// The position of the last row.
+    last: Option<Lsn>,
     counts: Counts,
-    faults: Vec<Fault>,
-    /// The bytes of ids and copies.
+    faults: Faults,
+    /// The bytes of ids, copies and faults of keys.
     kept_bytes: usize,
+    /// Those of records that wait for their row.
+    unknown_kept_bytes: usize,
 }
 
 impl Matcher {
@@ -303,9 +343,11 @@ impl Matcher {
             dead_letters: BTreeMap::new(),
             had: Fingerprints::default(),
             end: None,
+            last: None,
             counts: Counts::default(),
-            faults: Vec::new(),
+            faults: Faults::new(rules.show),
             kept_bytes: 0,
+            unknown_kept_bytes: 0,
         }
     }
 
@@ -313,7 +355,8 @@ impl Matcher {
     pub(super) fn expect(&mut self, row: Expected) {
         let is_beyond = self.end.is_some_and(|end| row.position.final_lsn >= end);
         self.counts.rows += u64::from(!is_beyond);
-        self.kept_bytes += row.id.len() + row.copy.as_ref().map_or(0, |copy| copy.room_bytes());
+        self.kept_bytes += row.kept_bytes();
+        self.last = self.last.max(Some(row.position.final_lsn));
         let (hashes, is_bad, key) = (row.hashes, row.is_bad, self.key_of(&row));
         let index = self.add(Open { row, is_beyond, record: None, next_of_key: NONE });
         if is_bad {
@@ -341,12 +384,14 @@ impl Matcher {
         let copy = self.wants_copies().then(|| Box::new(OwnedRecord::of(record)));
         let unknown = Unknown { found, hashes, id, copy };
         self.kept_bytes += unknown.kept_bytes();
+        self.unknown_kept_bytes += unknown.kept_bytes();
         self.unknown_by_record.push(hashes.record, self.next_unknown());
         self.unknown.push_back(Some(unknown));
     }
 
     /// A dead letter has come, of the row at this position, which has this id.
     pub(super) fn found_dead_letter(&mut self, position: Position, id: &[u8]) {
+        self.kept_bytes += size_of::<Position>() + size_of::<Box<[u8]>>() + id.len();
         self.dead_letters.insert(position, id.into());
     }
 
@@ -361,6 +406,7 @@ impl Matcher {
             let Some(unknown) = self.unknown.pop_front() else { return };
             self.first_unknown += 1;
             let Some(unknown) = unknown else { continue };
+            self.unknown_kept_bytes = self.unknown_kept_bytes.saturating_sub(unknown.kept_bytes());
             self.unknown_by_record.remove(unknown.hashes.record, self.first_unknown - 1);
             self.settle_one(unknown);
         }
@@ -371,18 +417,28 @@ impl Matcher {
         if self.had.contains(hashes.record) {
             self.kept_bytes = self.kept_bytes.saturating_sub(unknown.kept_bytes());
             self.counts.repeated += 1;
-            let key = self.key_in(hashes.key, Some(at.partition));
-            if let Some(state) = key.and_then(|key| self.keys.get_mut(&key)) {
-                state.has_record(at, hashes.record);
-            }
+            self.repeats(at, hashes);
             if self.rules.once {
-                self.fault(of_record(Verdict::Repeated, unknown, "the row's record was there before"));
+                self.faults.add(of_record(Verdict::Repeated, unknown, "the row's record was there before"));
             }
             return;
         }
         match self.by_id.first(hashes.id).filter(|index| !self.candidates.contains_key(index)) {
             Some(index) => drop(self.candidates.insert(index, unknown)),
             None => self.is_other(unknown),
+        }
+    }
+
+    /// A row's record has come again. Where rows ask for partitions, it may be in another one than the first.
+    fn repeats(&mut self, at: RecordAt, hashes: Hashes) {
+        let is_moved = self.rules.asks_for_partitions && !self.had.contains(in_partition(hashes.record, at.partition));
+        if let Some(state) = self.key_in(hashes.key, Some(at.partition)).and_then(|key| self.keys.get_mut(&key)) {
+            state.has_record(at, hashes.record);
+            state.is_moved |= is_moved;
+        }
+        if let Some(state) = self.key_in(hashes.key, None).filter(|_| is_moved).and_then(|key| self.keys.get_mut(&key))
+        {
+            state.is_moved = true;
         }
     }
 
@@ -396,8 +452,13 @@ impl Matcher {
         self.kept_bytes = self.kept_bytes.saturating_sub(unknown.kept_bytes());
         self.counts.other += 1;
         if self.rules.exclusive {
-            self.fault(of_record(Verdict::Other, unknown, "no row of the window has this record"));
+            self.faults.add(of_record(Verdict::Other, unknown, "no row of the window has this record"));
         }
+    }
+
+    /// The first position that is behind each row so far. 0: there is no row.
+    pub(super) fn behind_rows(&self) -> Lsn {
+        self.last.map_or(Lsn::new(0), |last| Lsn::new(last.bytes() + 1))
     }
 
     /// Ends the window: rows of transactions that commit at `end` or later do not count.
@@ -413,9 +474,9 @@ impl Matcher {
         open.max(stale.filter_map(|key| Some(key.newest?.0.final_lsn)).max())
     }
 
-    /// The number of rows of the window that are open.
-    pub(super) fn open_rows(&self) -> usize {
-        self.by_record.len()
+    /// The number of rows of the window that have no record so far.
+    pub(super) fn open_rows(&self) -> u64 {
+        self.counts.rows.saturating_sub(self.counts.right + self.counts.altered)
     }
 
     /// The counts so far.
@@ -428,12 +489,13 @@ impl Matcher {
         let rows = self.rows.len() * (size_of::<Option<Open>>() + 2 * ENTRY);
         let unknown = self.unknown.len() * (size_of::<Option<Unknown>>() + ENTRY);
         let keys = self.keys.len() * (size_of::<KeyState>() + ENTRY);
-        (rows + unknown + keys + self.kept_bytes) as u64 + self.had.bytes()
+        let candidates = self.candidates.len() * (size_of::<Unknown>() + ENTRY);
+        (rows + unknown + keys + candidates + self.kept_bytes) as u64 + self.had.bytes()
     }
 
     /// The bytes of records that wait for their row.
     pub(super) fn unknown_bytes(&self) -> u64 {
-        (self.unknown.len() * (size_of::<Option<Unknown>>() + ENTRY)) as u64
+        (self.unknown.len() * (size_of::<Option<Unknown>>() + ENTRY) + self.unknown_kept_bytes) as u64
     }
 
     /// Whether copies of records may be kept. Without them a difference cannot be named.
@@ -441,11 +503,10 @@ impl Matcher {
         (self.kept_bytes as u64) < self.rules.memory / 8
     }
 
-    /// The verdict on the window. `fate` says what became of a row that has no record.
-    pub(super) fn finish(mut self, fate: &mut dyn FnMut(&Expected) -> Fate) -> Outcome {
-        // A record that came behind the last settled one may be that of a row behind the end.
-        self.finish_keys();
-        let mut reasons = BTreeMap::new();
+    /// The verdict on the window.
+    pub(super) fn finish(mut self, witness: &mut dyn Witness) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.finish_keys(witness, &mut outcome.keys);
         let indexes: Vec<u32> = self.all_open().map(|(index, _)| index).collect();
         for index in indexes {
             let candidate = self.candidates.remove(&index);
@@ -455,49 +516,87 @@ impl Matcher {
                 self.is_other_if_any(candidate);
                 continue;
             }
-            match (fate(&open.row), candidate) {
+            match (witness.fate(&open.row, candidate.is_some()), candidate) {
                 (Fate::Skipped, candidate) => {
                     self.counts.skipped += 1;
                     self.is_other_if_any(candidate);
                 }
                 (Fate::NotJudged(reason), candidate) => {
                     self.counts.not_judged += 1;
-                    *reasons.entry(reason).or_default() += 1;
+                    *outcome.reasons.entry(reason).or_default() += 1;
                     self.is_other_if_any(candidate);
                 }
                 (Fate::Unexplained, Some(unknown)) => {
                     self.counts.altered += 1;
                     let why = difference(&open.row, &unknown, self.rules.with_values);
-                    self.fault(of_row(Verdict::Altered, &open.row, Some(unknown.found.at), why));
+                    self.faults.add(of_row(Verdict::Altered, &open.row, Some(unknown.found.at), why));
                 }
                 (Fate::Unexplained, None) => {
                     self.counts.missing += 1;
                     let why = if open.row.is_bad { "no dead letter, and not noted as skipped" } else { "no record" };
-                    self.fault(of_row(Verdict::Missing, &open.row, None, why.to_owned()));
+                    self.faults.add(of_row(Verdict::Missing, &open.row, None, why.to_owned()));
                 }
             }
         }
-        self.faults.sort_by_key(|fault| (fault.position.is_none(), fault.position, fault.verdict));
-        Outcome { counts: self.counts, faults: self.faults, reasons }
+        self.withdraw(witness, &mut outcome.reasons);
+        Outcome { counts: self.counts, faults: self.faults.shown(), ..outcome }
     }
 
-    /// The order of the keys that have an open row, and the keys whose last record is old.
-    fn finish_keys(&mut self) {
+    /// Takes back what was said of topics of which nothing counts.
+    fn withdraw(&mut self, witness: &mut dyn Witness, reasons: &mut BTreeMap<String, u64>) {
+        let Self { faults, counts, .. } = self;
+        let mut altered = Vec::new();
+        let take = |verdict, topic, count| match verdict {
+            Verdict::Missing => counts.missing -= count,
+            Verdict::Altered => {
+                counts.altered -= count;
+                altered.push((topic, count));
+            }
+            Verdict::OutOfOrder => counts.out_of_order -= count,
+            Verdict::Stale => counts.stale_keys -= count,
+            Verdict::Other => counts.other -= count,
+            Verdict::Repeated => counts.repeated -= count,
+        };
+        faults.withdraw(|topic| witness.is_void(topic), take);
+        for (topic, count) in altered {
+            let reason = witness.why_lost(topic).unwrap_or_default();
+            self.counts.not_judged += count;
+            *reasons.entry(reason).or_default() += count;
+        }
+    }
+
+    /// The order of the keys that have an open row, and the keys whose last record is old. `reasons`: for which keys are not judged.
+    fn finish_keys(&mut self, witness: &mut dyn Witness, reasons: &mut BTreeMap<String, u64>) {
         let keys: Vec<u64> = self.keys.keys().copied().collect();
         for key in keys {
             self.shorten(key, true);
             let Some(state) = self.keys.remove(&key) else { continue };
-            let (Some((position, source, _)), Some((at, _)), true) =
-                (state.newest, state.last_record, state.is_stale())
-            else {
-                continue;
-            };
+            if let Err(reason) = self.finish_key(state, witness) {
+                *reasons.entry(reason).or_default() += 1;
+            }
+        }
+    }
+
+    /// The verdicts on a key's order. The error is the reason for which it has none.
+    fn finish_key(&mut self, state: KeyState, witness: &mut dyn Witness) -> Result<(), String> {
+        if state.is_moved {
+            return Err("records of a key are in several partitions, which have no common order".to_owned());
+        }
+        let is_stale = state.is_stale();
+        if let Some(fault) = state.swapped {
+            witness.why_lost(fault.topic).map_or(Ok(()), Err)?;
+            self.counts.out_of_order += 1;
+            self.faults.add(*fault);
+        }
+        if let (Some((position, source, _)), Some((at, _)), true) = (state.newest, state.last_record, is_stale) {
+            witness.why_unknown(at.topic, position).or_else(|| witness.why_lost(at.topic)).map_or(Ok(()), Err)?;
             self.counts.stale_keys += 1;
             let why = "the last record of its key is an earlier row's".to_owned();
             let (position, source) = (Some(position), Some(source));
             let (verdict, topic) = (Verdict::Stale, at.topic);
-            self.fault(Fault { verdict, position, source, id: state.newest_id, topic, at: Some(at), why });
+            self.faults.add(Fault { verdict, position, source, id: state.newest_id, topic, at: Some(at), why });
         }
+        Ok(())
     }
 
     /// The row has its record.
@@ -511,20 +610,23 @@ impl Matcher {
         } else if !is_beyond {
             self.counts.altered += 1;
             let fault = of_row(Verdict::Altered, &open.row, Some(found.at), differences.join("; "));
-            self.fault(fault);
+            self.faults.add(fault);
         }
         self.had.insert(record);
+        if self.rules.asks_for_partitions {
+            self.had.insert(in_partition(record, found.at.partition));
+        }
         let candidate = self.candidates.remove(&index);
         self.is_other_if_any(candidate);
         let Some(open) = self.rows.get(index as usize).and_then(Option::as_ref) else { return };
         let Some(key) = self.key_of(&open.row) else { return drop(self.release(index)) };
-        if let Some(state) = self.keys.get_mut(&key) {
-            state.has_record(found.at, record);
-            if state.newest.is_none_or(|(newest, ..)| newest < open.row.position) {
-                self.kept_bytes = (self.kept_bytes + open.row.id.len()).saturating_sub(state.newest_id.len());
-                state.newest = Some((open.row.position, open.row.source, record));
-                state.newest_id.clone_from(&open.row.id);
-            }
+        let place = self.key_in(open.row.hashes.key, Some(found.at.partition)).unwrap_or(key);
+        let state = self.keys.entry(place).or_default();
+        state.has_record(found.at, record);
+        if state.newest.is_none_or(|(newest, ..)| newest < open.row.position) {
+            self.kept_bytes = (self.kept_bytes + open.row.id.len()).saturating_sub(state.newest_id.len());
+            state.newest = Some((open.row.position, open.row.source, record));
+            state.newest_id.clone_from(&open.row.id);
         }
         self.shorten(key, false);
     }
@@ -545,18 +647,23 @@ impl Matcher {
             let Some(state) = self.keys.get_mut(&key) else { return };
             let before = state.left.filter(|left| left.partition == record.partition && record.offset < left.offset);
             if before.is_none() {
+                let asks = self.rules.asks_for_partitions && open.row.partition.is_some();
+                state.is_moved |= !asks && state.left.is_some_and(|left| left.partition != record.partition);
                 state.left = Some(record);
             }
-            let is_first = before.is_some() && !open.is_beyond && !std::mem::replace(&mut state.is_swapped, true);
+            let is_first = before.is_some() && !open.is_beyond && state.swapped.is_none();
             if !all {
                 state.first = next;
             }
             let released = self.release(index);
             if let (true, Some(open), Some(before)) = (is_first, released, before) {
-                self.counts.out_of_order += 1;
                 let why =
                     format!("its record comes before that of an earlier row of its key, at offset {}", before.offset);
-                self.fault(of_row(Verdict::OutOfOrder, &open.row, Some(record), why));
+                let fault = of_row(Verdict::OutOfOrder, &open.row, Some(record), why);
+                self.kept_bytes += size_of::<Fault>() + fault.id.len() + fault.why.len();
+                if let Some(state) = self.keys.get_mut(&key) {
+                    state.swapped = Some(Box::new(fault));
+                }
             }
             index = next;
         }
@@ -593,6 +700,7 @@ impl Matcher {
         let at = usize::try_from(number.checked_sub(self.first_unknown)?).ok()?;
         let unknown = self.unknown.get_mut(at)?.take()?;
         self.kept_bytes = self.kept_bytes.saturating_sub(unknown.kept_bytes());
+        self.unknown_kept_bytes = self.unknown_kept_bytes.saturating_sub(unknown.kept_bytes());
         Some(unknown)
     }
 
@@ -624,16 +732,9 @@ impl Matcher {
 
     fn release(&mut self, index: u32) -> Option<Open> {
         let open = self.rows.get_mut(index as usize)?.take()?;
-        let bytes = open.row.id.len() + open.row.copy.as_ref().map_or(0, |copy| copy.room_bytes());
-        self.kept_bytes = self.kept_bytes.saturating_sub(bytes);
+        self.kept_bytes = self.kept_bytes.saturating_sub(open.row.kept_bytes());
         self.free.push(index);
         Some(open)
-    }
-
-    fn fault(&mut self, fault: Fault) {
-        if self.faults.len() < self.rules.show {
-            self.faults.push(fault);
-        }
     }
 }
 
@@ -641,6 +742,11 @@ impl Unknown {
     fn kept_bytes(&self) -> usize {
         self.id.len() + self.copy.as_ref().map_or(0, |copy| copy.room_bytes())
     }
+}
+
+/// The hash of a record in a partition.
+fn in_partition(record: u64, partition: i32) -> u64 {
+    record.rotate_left(29) ^ (u64::from(partition.cast_unsigned()) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// What differs although the bytes are the same.
@@ -682,4 +788,4 @@ fn of_record(verdict: Verdict, unknown: Unknown, why: &str) -> Fault {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -11,7 +11,7 @@ const RULES: Rules =
     Rules { exclusive: false, once: false, asks_for_partitions: false, with_values: false, show: 20, memory: 1 << 30 };
 
 /// A row with this number as its position and id, this key, and this value.
-fn row(number: u32, key: &str, value: &str) -> Expected {
+pub(in crate::commands::verify) fn row(number: u32, key: &str, value: &str) -> Expected {
     let id = number.to_string();
     let (copy, hashes) = with(&id, key, value, |record| (Box::new(OwnedRecord::of(record)), Hashes::of(0, record)));
     Expected {
@@ -36,15 +36,60 @@ fn at(offset: i64) -> FoundAt {
     FoundAt { at: RecordAt { topic: 0, partition: 0, offset }, time: None, partition_of_key: None }
 }
 
+/// A witness of rows and topics that says the same of each.
+#[derive(Debug, Clone)]
+struct Says {
+    fate: Fate,
+    unknown: Option<&'static str>,
+    lost: Option<&'static str>,
+    void: bool,
+}
+
+/// Everything was read, and nothing explains what is wrong.
+const ALL: Says = Says { fate: Fate::Unexplained, unknown: None, lost: None, void: false };
+
+impl Witness for Says {
+    fn fate(&mut self, _: &Expected, _: bool) -> Fate {
+        self.fate.clone()
+    }
+
+    fn why_unknown(&mut self, _: u32, _: Position) -> Option<String> {
+        self.unknown.map(str::to_owned)
+    }
+
+    fn why_lost(&mut self, _: u32) -> Option<String> {
+        self.lost.map(str::to_owned)
+    }
+
+    fn is_void(&mut self, _: u32) -> bool {
+        self.void
+    }
+}
+
+/// The reasons with their numbers.
+fn said(reasons: &BTreeMap<String, u64>) -> Vec<(&str, u64)> {
+    reasons.iter().map(|(reason, count)| (reason.as_str(), *count)).collect()
+}
+
 impl Matcher {
     fn finds(&mut self, offset: i64, id: u32, key: &str, value: &str) {
         with(&id.to_string(), key, value, |record| self.found(at(offset), Hashes::of(0, record), record));
     }
 
+    /// A record of value `a` has come, in this partition.
+    fn finds_in(&mut self, partition: i32, offset: i64, id: u32, key: &str) {
+        let found = FoundAt { at: RecordAt { partition, ..at(offset).at }, ..at(offset) };
+        with(&id.to_string(), key, "a", |record| self.found(found, Hashes::of(0, record), record));
+    }
+
     /// All rows have come.
-    fn ends(mut self) -> Outcome {
+    fn ends(self) -> Outcome {
+        self.ends_with(ALL)
+    }
+
+    fn ends_with(mut self, mut witness: Says) -> Outcome {
         self.settle(self.next_unknown());
-        self.finish(&mut |_| Fate::Unexplained)
+        self.finish(&mut witness)
     }
 }
 
@@ -72,6 +117,7 @@ fn a_row_without_a_record_is_missing_and_has_its_id_and_position() {
     matcher.finds(0, 1, "k", "a");
     let outcome = matcher.ends();
     assert_eq!((outcome.counts.right, outcome.counts.missing), (1, 1));
+    assert!(outcome.reasons.is_empty() && outcome.keys.is_empty() && outcome.topics.is_empty());
     assert_eq!(verdicts(&outcome), [(Verdict::Missing, "2".to_owned())]);
     assert_eq!(outcome.faults[0].position.unwrap().to_string(), "0/2:0");
 }
@@ -194,6 +240,116 @@ fn an_old_record_behind_the_newest_is_stale_until_the_newest_comes_again() {
 }
 
 #[test]
+fn an_old_record_behind_the_newest_says_nothing_while_the_newest_may_come_again_unread() {
+    let mut matcher = Matcher::new(RULES);
+    [row(1, "k", "a"), row(2, "k", "a"), row(3, "z", "a")].into_iter().for_each(|row| matcher.expect(row));
+    [(1, "k"), (2, "k"), (1, "k"), (3, "z")]
+        .iter()
+        .zip(0..)
+        .for_each(|((id, key), at)| matcher.finds(at, *id, key, "a"));
+    let outcome = matcher.ends_with(Says { unknown: Some("not confirmed"), ..ALL });
+    assert_eq!((outcome.counts.stale_keys, outcome.faults.len()), (0, 0));
+    assert_eq!(said(&outcome.keys), [("not confirmed", 1)], "the other key is right, whatever comes");
+}
+
+#[test]
+fn swapped_records_say_nothing_if_those_between_them_may_have_gone_unread() {
+    let mut matcher = Matcher::new(RULES);
+    [row(1, "k", "a"), row(2, "k", "a")].into_iter().for_each(|row| matcher.expect(row));
+    [2, 1, 2].iter().zip(0..).for_each(|(id, at)| matcher.finds(at, *id, "k", "a"));
+    let outcome = matcher.ends_with(Says { lost: Some("deleted"), ..ALL });
+    assert_eq!((outcome.counts.out_of_order, outcome.faults.len()), (0, 0));
+    assert_eq!(said(&outcome.keys), [("deleted", 1)]);
+}
+
+#[test]
+fn records_of_a_key_in_several_partitions_have_no_order() {
+    let mut matcher = Matcher::new(RULES);
+    (1..=2).for_each(|number| matcher.expect(row(number, "k", "a")));
+    // The partition of the newer one is read first.
+    matcher.finds_in(1, 0, 2, "k");
+    matcher.finds_in(0, 9, 1, "k");
+    assert_eq!(matcher.last_open(), None, "nothing is waited for");
+    let outcome = matcher.ends();
+    assert_eq!(outcome.counts, Counts { rows: 2, right: 2, ..Counts::default() });
+    assert!(outcome.keys.keys().all(|why| why.contains("several partitions")) && outcome.keys.len() == 1);
+}
+
+/// Both were sent again after partitions were added, and the new partition is read first.
+#[test]
+fn records_that_were_sent_again_to_another_partition_are_not_out_of_order() {
+    for asks_for_partitions in [false, true] {
+        let mut matcher = Matcher::new(Rules { asks_for_partitions, ..RULES });
+        (1..=2).for_each(|number| matcher.expect(row(number, "k", "a")));
+        [(1, 7, 2), (1, 8, 1), (1, 9, 2), (0, 5, 1)]
+            .iter()
+            .for_each(|(partition, offset, id)| matcher.finds_in(*partition, *offset, *id, "k"));
+        let outcome = matcher.ends();
+        assert_eq!(outcome.counts, Counts { rows: 2, right: 2, repeated: 2, ..Counts::default() });
+        assert!(!outcome.keys.is_empty());
+    }
+}
+
+#[test]
+fn where_rows_ask_for_partitions_a_key_has_an_order_in_each() {
+    let rules = Rules { asks_for_partitions: true, ..RULES };
+    let asks = |number, partition| Expected { partition: Some(partition), ..row(number, "k", "a") };
+    let mut matcher = Matcher::new(rules);
+    [asks(1, 0), asks(2, 1), asks(3, 0)].into_iter().for_each(|row| matcher.expect(row));
+    [(0, 4, 3), (0, 5, 1), (1, 3, 2)]
+        .iter()
+        .for_each(|(partition, offset, id)| matcher.finds_in(*partition, *offset, *id, "k"));
+    let outcome = matcher.ends();
+    assert_eq!((outcome.counts.out_of_order, outcome.counts.stale_keys, outcome.keys.len()), (1, 1, 0));
+}
+
+#[test]
+fn an_old_record_behind_the_newest_is_stale_also_if_its_row_asks_for_no_partition_and_others_do() {
+    let rules = Rules { asks_for_partitions: true, ..RULES };
+    let check = |ids: &[u32], expected: u64| {
+        let mut matcher = Matcher::new(rules);
+        (1..=3).for_each(|number| matcher.expect(row(number, "k", "a")));
+        ids.iter().zip(0..).for_each(|(id, offset)| matcher.finds_in(2, offset, *id, "k"));
+        let outcome = matcher.ends();
+        assert_eq!((outcome.counts.stale_keys, outcome.keys.len()), (expected, 0), "{ids:?}");
+    };
+    check(&[1, 2, 3, 2], 1);
+    check(&[1, 2, 3, 2, 3], 0);
+    // What one row asks for and what the key of another one gives is the same partition.
+    let mut matcher = Matcher::new(rules);
+    matcher.expect(Expected { partition: Some(2), ..row(1, "k", "a") });
+    matcher.expect(row(2, "k", "a"));
+    [1, 2, 1, 2].iter().zip(0..).for_each(|(id, offset)| matcher.finds_in(2, offset, *id, "k"));
+    assert_eq!(matcher.ends().counts, Counts { rows: 2, right: 2, repeated: 2, ..Counts::default() });
+}
+
+#[test]
+fn nothing_is_concluded_from_a_topic_that_is_another_one_now() {
+    let mut matcher = Matcher::new(Rules { exclusive: true, once: true, ..RULES });
+    matcher.expect(Expected { partition: Some(1), ..row(1, "k", "a") });
+    matcher.expect(row(2, "k", "a"));
+    [1, 2, 2, 9].iter().zip(0..).for_each(|(id, offset)| matcher.finds(offset, *id, "k", "a"));
+    let judged = Counts { rows: 2, right: 1, altered: 1, repeated: 1, other: 1, ..Counts::default() };
+    let mut again = Matcher::new(Rules { exclusive: true, once: true, ..RULES });
+    again.expect(Expected { partition: Some(1), ..row(1, "k", "a") });
+    again.expect(row(2, "k", "a"));
+    [1, 2, 2, 9].iter().zip(0..).for_each(|(id, offset)| again.finds(offset, *id, "k", "a"));
+    assert_eq!(matcher.ends().counts, judged);
+    let outcome = again.ends_with(Says { lost: Some("made again"), void: true, ..ALL });
+    assert_eq!(outcome.counts, Counts { rows: 2, right: 1, not_judged: 1, ..Counts::default() });
+    assert_eq!((said(&outcome.reasons), outcome.faults.len()), (vec![("made again", 1)], 0));
+}
+
+#[test]
+fn a_missing_row_is_shown_although_others_filled_the_list_before() {
+    let mut matcher = Matcher::new(Rules { show: 2, ..RULES });
+    (1..=9).for_each(|number| matcher.expect(Expected { partition: Some(1), ..row(number, "k", "a") }));
+    (1..=8).for_each(|id| matcher.finds(i64::from(id), id, "k", "a"));
+    let outcome = matcher.ends();
+    assert_eq!(verdicts(&outcome), [(Verdict::Altered, "1".to_owned()), (Verdict::Missing, "9".to_owned())]);
+}
+
+#[test]
 fn rows_behind_the_end_are_known_and_do_not_count() {
     let mut matcher = Matcher::new(RULES);
     matcher.expect(row(1, "k", "a"));
@@ -252,6 +408,29 @@ fn memory_is_given_back_and_a_row_with_its_record_takes_eight_bytes() {
     }
     assert!(matcher.bytes() < 200_000 * 8 + (3 << 20), "{}", matcher.bytes());
     assert!(matcher.kept_bytes < 100 * 8, "{}", matcher.kept_bytes);
+    assert_eq!(matcher.open_rows(), 0);
+}
+
+#[test]
+fn everything_that_is_kept_counts_as_memory() {
+    let mut matcher = Matcher::new(RULES);
+    let grows = |matcher: &mut Matcher, by: usize, keep: &dyn Fn(&mut Matcher)| {
+        let before = matcher.bytes();
+        keep(matcher);
+        assert!(matcher.bytes() >= before + by as u64, "{} to {}, not by {by}", before, matcher.bytes());
+    };
+    let large = "x".repeat(5000);
+    grows(&mut matcher, 5000, &|matcher| matcher.expect(row(1, "k", &large)));
+    grows(&mut matcher, 5000, &|matcher| matcher.finds(0, 2, "k", &large));
+    assert!(matcher.unknown_bytes() > 5000);
+    let position = Position { final_lsn: Lsn::new(9), ordinal: 0 };
+    grows(&mut matcher, 5000, &|matcher| matcher.found_dead_letter(position, large.as_bytes()));
+    // A record that waited for its row, which has another value, waits on.
+    matcher.expect(Expected { copy: None, ..row(2, "k", "b") });
+    let before = matcher.bytes();
+    matcher.settle(matcher.next_unknown());
+    assert_eq!(matcher.unknown_bytes(), 0);
+    assert!(matcher.bytes() + 64 >= before, "{before} to {}", matcher.bytes());
 }
 
 proptest! {
