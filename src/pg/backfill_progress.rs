@@ -196,7 +196,7 @@ mod tests {
             assert_eq!(parse(text), Some(progress()), "{}", golden.version);
             for (part, more) in [("{", r#""form":2,"#), (r#""public.outbox":{"#, r#""pages":[],"#)] {
                 assert!(text.contains(part), "{part}");
-                assert_eq!(parse(&text.repartn(part, &format!("{part}{more}"), 1)), None, "{more}");
+                assert_eq!(parse(&text.replacen(part, &format!("{part}{more}"), 1)), None, "{more}");
             }
         }
     }

@@ -84,7 +84,7 @@ impl Faults {
 mod tests {
     use super::*;
     use crate::lsn::Lsn;
-    use crate::positions::Position;
+    use crate::lsn::Position;
 
     fn fault(verdict: Verdict, topic: u32, at: u64) -> Fault {
         let position = Some(Position { final_lsn: Lsn::new(at), ordinal: 0 });
