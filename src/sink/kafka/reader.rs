@@ -271,7 +271,9 @@ impl TopicReader {
                 back.push(name.clone());
             }
         }
-        back.iter().for_each(|name| self.end(name, WENT_BACK));
+        for name in &back {
+            self.end(name, WENT_BACK);
+        }
     }
 
     /// Assigns all partitions, each from its next offset on.
@@ -479,7 +481,7 @@ impl RecordReader for TopicReader {
             return Some(format!("the user may not see it: {}", self.allow(topic)));
         }
         let is_gone = self.topics.get(topic).is_some_and(|topic| topic.unread.contains(GONE));
-        self.ended.get(topic).copied().or(is_gone.then_some(GONE)).map(str::to_owned)
+        self.ended.get(topic).copied().or_else(|| is_gone.then_some(GONE)).map(str::to_owned)
     }
 
     fn unread(&mut self, topic: &str) -> Vec<String> {

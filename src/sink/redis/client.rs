@@ -32,6 +32,7 @@ const ASKED_WITHIN: Duration = Duration::from_secs(2);
 const MOST_NODES: usize = 5;
 
 /// The connections to the servers that have the streams.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(super) enum RedisSession<'a> {
     Server(Conversation<'a>),
     /// Its connections end and begin by themselves. The session never ends.
