@@ -4,8 +4,70 @@
 //!
 //! Invariant: of each verdict and topic at most as many are kept as a report shows. So no verdict takes the room of another one.
 
-use super::matcher::{Fault, Verdict};
+use crate::lsn::Position;
+use crate::sink::Source;
 use std::collections::BTreeMap;
+
+/// Where a record lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RecordAt {
+    /// The number of the topic.
+    pub(super) topic: u32,
+    /// The partition.
+    pub(super) partition: i32,
+    /// The offset.
+    pub(super) offset: i64,
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verdict {
+    /// The row has no record.
+    Missing,
+    /// The row's record has other bytes, another time, or lies in another partition.
+    Altered,
+    /// The first record of the row comes before that of an earlier row of its key.
+    OutOfOrder,
+    /// The last record of the row's key is an earlier row's.
+    Stale,
+    /// No row has this record.
+    Other,
+    /// A row had this record before.
+    Repeated,
+}
+
+impl Verdict {
+    /// The name in reports.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Altered => "altered",
+            Self::OutOfOrder => "out_of_order",
+            Self::Stale => "stale",
+            Self::Other => "other",
+            Self::Repeated => "repeated",
+        }
+    }
+}
+
+/// Something that is wrong, with the row and the record.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// What it is.
+    pub(super) verdict: Verdict,
+    /// The row's position. `None`: there is no row.
+    pub(super) position: Option<Position>,
+    /// The row's table or message.
+    pub(super) source: Option<Source>,
+    /// The id of the row, or else of the record.
+    pub(super) id: Box<[u8]>,
+    /// The topic's number.
+    pub(super) topic: u32,
+    /// The record.
+    pub(super) at: Option<RecordAt>,
+    /// The difference, for people.
+    pub(super) why: String,
+}
 
 /// The faults of one verdict in one topic.
 #[derive(Debug, Default)]
@@ -84,7 +146,6 @@ impl Faults {
 mod tests {
     use super::*;
     use crate::lsn::Lsn;
-    use crate::lsn::Position;
 
     fn fault(verdict: Verdict, topic: u32, at: u64) -> Fault {
         let position = Some(Position { final_lsn: Lsn::new(at), ordinal: 0 });

@@ -5,7 +5,8 @@
 
 use super::collector::{KnownTopics, TopicNumbers};
 use super::comparison::{Hashes, as_read};
-use super::matcher::{FoundAt, RecordAt};
+use super::faults::RecordAt;
+use super::matcher::FoundAt;
 use crate::commands::run::RunRequest;
 use crate::outbox::{Mapping, Timestamp};
 use crate::sink::dead_letter::{self, DeadLetterHeaders};

@@ -3,7 +3,8 @@
 //! In: what a window has shown. Out: text, JSON, a [`CommandError`]. Pure.
 
 use super::VerifyRequest;
-use super::matcher::{Counts, Fault};
+use super::faults::Fault;
+use super::matcher::Counts;
 use super::window::{Beginning, Seen};
 use crate::commands::error::CommandError;
 use crate::commands::output::{duration, number};

@@ -219,7 +219,7 @@ fn misplaced(row: &Row, found: &FoundAt, with_time: bool) -> Option<Misplaced> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::verify::matcher::RecordAt;
+    use crate::commands::verify::faults::RecordAt;
     use crate::lsn::{Lsn, Position};
     use crate::sink::Source;
     use proptest::prelude::*;

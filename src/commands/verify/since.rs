@@ -17,8 +17,9 @@
 use super::collector::{Collector, TopicNumbers, rows};
 use super::comparison::differences;
 use super::faults::Faults;
+use super::faults::{Fault, RecordAt, Verdict};
 use super::fingerprints::Fingerprints;
-use super::matcher::{Counts, Expected, Fate, Fault, Outcome, RecordAt, Verdict};
+use super::matcher::{Counts, Expected, Fate, Outcome};
 use super::records::{Records, Taken, compares_time};
 use super::row_set::{Match, Misplaced, ROW_BYTES, RowSet, RowState};
 use super::skips::Skips;

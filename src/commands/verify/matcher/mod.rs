@@ -21,7 +21,7 @@
 //! and no open row of its key before it shrinks to 8 bytes.
 
 use super::comparison::{Hashes, differences, id_of};
-use super::faults::Faults;
+use super::faults::{Fault, Faults, RecordAt, Verdict};
 use super::fingerprints::{Chains, Fingerprints};
 use crate::lsn::{Lsn, Position};
 use crate::sink::{HeaderRoom, OwnedRecord, Record, Source};
@@ -67,17 +67,6 @@ impl Expected {
     }
 }
 
-/// Where a record lies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RecordAt {
-    /// The number of the topic.
-    pub(super) topic: u32,
-    /// The partition.
-    pub(super) partition: i32,
-    /// The offset.
-    pub(super) offset: i64,
-}
-
 /// The facts of a record beside its bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FoundAt {
@@ -96,56 +85,6 @@ struct Unknown {
     hashes: Hashes,
     id: Box<[u8]>,
     copy: Option<Box<OwnedRecord>>,
-}
-
-/// What is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Verdict {
-    /// The row has no record.
-    Missing,
-    /// The row's record has other bytes, another time, or lies in another partition.
-    Altered,
-    /// The first record of the row comes before that of an earlier row of its key.
-    OutOfOrder,
-    /// The last record of the row's key is an earlier row's.
-    Stale,
-    /// No row has this record.
-    Other,
-    /// A row had this record before.
-    Repeated,
-}
-
-impl Verdict {
-    /// The name in reports.
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Missing => "missing",
-            Self::Altered => "altered",
-            Self::OutOfOrder => "out_of_order",
-            Self::Stale => "stale",
-            Self::Other => "other",
-            Self::Repeated => "repeated",
-        }
-    }
-}
-
-/// Something that is wrong, with the row and the record.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    /// What it is.
-    pub(super) verdict: Verdict,
-    /// The row's position. `None`: there is no row.
-    pub(super) position: Option<Position>,
-    /// The row's table or message.
-    pub(super) source: Option<Source>,
-    /// The id of the row, or else of the record.
-    pub(super) id: Box<[u8]>,
-    /// The topic's number.
-    pub(super) topic: u32,
-    /// The record.
-    pub(super) at: Option<RecordAt>,
-    /// The difference, for people.
-    pub(super) why: String,
 }
 
 /// The witness of what is known of rows and topics when the window is over.
