@@ -71,7 +71,7 @@ pub(super) struct Fault {
 
 /// The faults of one verdict in one topic.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct OfVerdict {
     /// How many there are.
     pub(super) count: u64,
     /// The first ones.
@@ -83,7 +83,7 @@ pub(super) struct Found {
 pub(super) struct Faults {
     /// The most that a report shows.
     show: usize,
-    found: BTreeMap<(Verdict, u32), Found>,
+    found: BTreeMap<(Verdict, u32), OfVerdict>,
 }
 
 impl Faults {
@@ -103,7 +103,7 @@ impl Faults {
 
     /// Adds those of another collection.
     pub(super) fn append(&mut self, other: Self) {
-        for (of, Found { count, shown }) in other.found {
+        for (of, OfVerdict { count, shown }) in other.found {
             let found = self.found.entry(of).or_default();
             found.count += count;
             let room = self.show.saturating_sub(found.shown.len());

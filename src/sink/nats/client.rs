@@ -1,4 +1,4 @@
-//! [`NatsSession`]: the library's client behind the ordered queue. It connects, sends messages, and judges the answers.
+//! [`NatsSession`]: the library's client behind the ordered queue. It connects, sends messages, and classifies the answers.
 //!
 //! In: records from the ordered queue. Out: their outcomes. Many messages are under way on one connection, and at most one of a key, since
 //! JetStream accepts messages behind a refused one. Messages that were under way when a connection was lost, or that were not acknowledged
@@ -10,7 +10,7 @@
 //! With `atomic`, the waiting records of a key go as one batch, which the stream stores as a whole or not at all. If it does not store a
 //! batch, its answer does not say which record is the cause: the records then go one by one.
 
-use super::errors::{self, Answered, EventMeaning, NoResponders, QUESTION, judge, no_ack, not_permitted};
+use super::errors::{self, Answered, EventMeaning, NoResponders, QUESTION, classify, no_ack, not_permitted};
 use super::message::{Headers, InBatch, Sending};
 use super::{KIND, NatsSettings};
 use crate::sink::destination::Destination as _;
@@ -260,8 +260,11 @@ impl NatsSession<'_> {
         let Ok(number) = number.parse() else { return };
         let Some(&Flight { taken, records, .. }) = self.flights.numbered.get(&number) else { return };
         let subject = receiver.record(taken.item).map_or("", |record| record.topic());
-        let outcome =
-            if is_from_nobody { Some(self.judge_nobody(subject)) } else { judge(subject, records, &answer.payload) };
+        let outcome = if is_from_nobody {
+            Some(self.classify_nobody(subject))
+        } else {
+            classify(subject, records, &answer.payload)
+        };
         // Other programs may answer too: the session goes on waiting for JetStream's answer.
         let Some(outcome) = outcome else { return };
         self.flights.take(number);
@@ -292,8 +295,8 @@ impl NatsSession<'_> {
     }
 
     /// The outcome of a message to a subject without responders. If it is not known which streams take the subject, asks for them.
-    fn judge_nobody(&mut self, subject: &str) -> RecordOutcome {
-        let (outcome, question) = self.no_responders.judge(subject, Instant::now());
+    fn classify_nobody(&mut self, subject: &str) -> RecordOutcome {
+        let (outcome, question) = self.no_responders.classify(subject, Instant::now());
         if let Some(number) = question {
             let question = serde_json::json!({ "subject": subject }).to_string();
             let reply = format!("{}{ANSWER}{number}", self.inbox);

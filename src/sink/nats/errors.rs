@@ -141,7 +141,7 @@ struct ApiError<'a> {
 }
 
 /// The outcome of the message to `subject`, or of its batch of `records`, by an answer. `None`: the answer is not JetStream's.
-pub fn judge(subject: &str, records: usize, answer: &[u8]) -> Option<RecordOutcome> {
+pub fn classify(subject: &str, records: usize, answer: &[u8]) -> Option<RecordOutcome> {
     // A list would be read as the fields in their order, but is another program's answer.
     let is_object = answer.trim_ascii_start().starts_with(b"{");
     let ack: PubAck<'_> = is_object.then(|| serde_json::from_slice(answer).ok()).flatten()?;
@@ -400,7 +400,7 @@ impl NoResponders {
     }
 
     /// The outcome of a message to this subject. If the last answer is too old, also the number of a question that the client has to send.
-    pub(super) fn judge(&mut self, subject: &str, now: Instant) -> (RecordOutcome, Option<u64>) {
+    pub(super) fn classify(&mut self, subject: &str, now: Instant) -> (RecordOutcome, Option<u64>) {
         if self.is_forbidden {
             return (RecordOutcome::Refused(no_stream(subject, self.stream.as_deref())), None);
         }
@@ -460,13 +460,13 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn judged(data: &str) -> String {
-        judged_of(1, data)
+    fn classified(data: &str) -> String {
+        classified_of(1, data)
     }
 
     #[track_caller]
-    fn judged_of(records: usize, data: &str) -> String {
-        match judge("a.b", records, data.as_bytes()) {
+    fn classified_of(records: usize, data: &str) -> String {
+        match classify("a.b", records, data.as_bytes()) {
             None => "none".to_owned(),
             Some(RecordOutcome::Delivered) => "stored".to_owned(),
             Some(RecordOutcome::Refused(failure)) => format!("refused {:?} {}", failure.class, failure.reason),
@@ -481,8 +481,8 @@ mod tests {
 
     #[test]
     fn only_an_acknowledgement_with_stream_and_place_counts() {
-        assert_eq!(judged(r#"{"stream":"S","seq":7}"#), "stored");
-        assert_eq!(judged(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#), "duplicate");
+        assert_eq!(classified(r#"{"stream":"S","seq":7}"#), "stored");
+        assert_eq!(classified(r#"{"stream":"S","seq":7,"duplicate":true,"domain":"d"}"#), "duplicate");
         for data in [
             "",
             "{}",
@@ -494,15 +494,15 @@ mod tests {
             r#"{"stream":"S","seq":0}"#,
             r#"["S",7]"#,
         ] {
-            assert_eq!(judged(data), "none", "{data}");
+            assert_eq!(classified(data), "none", "{data}");
         }
     }
 
     #[test]
     fn a_batch_counts_only_as_a_whole() {
-        assert_eq!(judged_of(3, r#"{"stream":"S","seq":7,"batch":"b","count":3}"#), "stored");
-        assert_eq!(judged_of(3, r#"{"stream":"S","seq":7,"batch":"b","count":2}"#), "unknown");
-        assert_eq!(judged_of(3, r#"{"stream":"S","seq":7}"#), "unknown");
+        assert_eq!(classified_of(3, r#"{"stream":"S","seq":7,"batch":"b","count":3}"#), "stored");
+        assert_eq!(classified_of(3, r#"{"stream":"S","seq":7,"batch":"b","count":2}"#), "unknown");
+        assert_eq!(classified_of(3, r#"{"stream":"S","seq":7}"#), "unknown");
     }
 
     #[test]
@@ -529,7 +529,7 @@ mod tests {
             let data = format!(
                 r#"{{"error":{{"code":{code},"err_code":{err_code},"description":"d \u0041"}},"stream":"S","seq":0}}"#
             );
-            assert_eq!(judged(&data), expected);
+            assert_eq!(classified(&data), expected);
         }
     }
 
@@ -571,33 +571,33 @@ mod tests {
     #[test]
     fn a_subject_is_free_only_once_jetstream_has_said_so() {
         let (mut none, start) = (NoResponders::default(), Instant::now());
-        let judge = |none: &mut NoResponders, seconds| {
-            let (outcome, asks) = none.judge("a.b", start + Duration::from_secs(seconds));
+        let classify = |none: &mut NoResponders, seconds| {
+            let (outcome, asks) = none.classify("a.b", start + Duration::from_secs(seconds));
             (class(&outcome), asks)
         };
-        assert_eq!(judge(&mut none, 0), (FailureClass::Environment, Some(0)));
+        assert_eq!(classify(&mut none, 0), (FailureClass::Environment, Some(0)));
         none.heed(0, &answer(br#"{"total":0,"streams":null}"#));
-        assert_eq!(judge(&mut none, 1), (FailureClass::Topic, None));
-        assert_eq!(judge(&mut none, 5), (FailureClass::Topic, Some(1)), "until something else is known");
+        assert_eq!(classify(&mut none, 1), (FailureClass::Topic, None));
+        assert_eq!(classify(&mut none, 5), (FailureClass::Topic, Some(1)), "until something else is known");
         none.heed(1, &answer(br#"{"total":1,"streams":["S"]}"#));
-        assert_eq!(judge(&mut none, 6), (FailureClass::Environment, None));
+        assert_eq!(classify(&mut none, 6), (FailureClass::Environment, None));
     }
 
     #[test]
     fn where_jetstream_does_not_say_it_the_subject_is_not_at_fault() {
         let (mut none, start) = (NoResponders::default(), Instant::now());
-        let judge =
-            |none: &mut NoResponders, seconds| class(&none.judge("a.b", start + Duration::from_secs(seconds)).0);
-        assert_eq!(judge(&mut none, 0), FailureClass::Environment);
+        let classify =
+            |none: &mut NoResponders, seconds| class(&none.classify("a.b", start + Duration::from_secs(seconds)).0);
+        assert_eq!(classify(&mut none, 0), FailureClass::Environment);
         none.heed(0, &answer(br#"{"total":0}"#));
-        assert_eq!(judge(&mut none, 9), FailureClass::Topic, "it is asked again");
-        assert_eq!(judge(&mut none, 15), FailureClass::Environment, "which nobody has answered");
+        assert_eq!(classify(&mut none, 9), FailureClass::Topic, "it is asked again");
+        assert_eq!(classify(&mut none, 15), FailureClass::Environment, "which nobody has answered");
         let unavailable = br#"{"error":{"code":503,"err_code":10008,"description":"not available"}}"#;
         for said in [Answered::no_responders(), answer(unavailable), answer(b"garbled")] {
             let mut none = NoResponders::default();
-            judge(&mut none, 0);
+            classify(&mut none, 0);
             none.heed(0, &said);
-            assert_eq!(judge(&mut none, 1), FailureClass::Environment);
+            assert_eq!(classify(&mut none, 1), FailureClass::Environment);
         }
     }
 
@@ -605,7 +605,7 @@ mod tests {
     fn who_may_not_ask_takes_the_servers_word() {
         let mut none = NoResponders::default();
         none.forbid();
-        let (outcome, asks) = none.judge("a.b", Instant::now());
+        let (outcome, asks) = none.classify("a.b", Instant::now());
         assert_eq!((class(&outcome), asks), (FailureClass::Topic, None));
     }
 }

@@ -1,6 +1,6 @@
 //! Turns a record into the library's message.
 //!
-//! In: records. Out: subjects, headers and data for the library, which writes them. This file does no I/O and judges no answer.
+//! In: records. Out: subjects, headers and data for the library, which writes them. This file does no I/O and classifies no answer.
 //!
 //! Headers: `Nats-Msg-Id`; `id` if it differs; `Nats-Expected-Stream` if the settings name a stream; `key`; then the record's other headers.
 //! NATS' headers are texts without an order, but the values of one name keep theirs. NATS has no null: a header that is null is left out, and

@@ -20,7 +20,7 @@ pub(super) use self::errors::remedied;
 
 use self::client::{ANSWERED_WITHIN, NatsConnection, NatsSession, QUEUE};
 use self::dead_letters::SubjectPages;
-pub use self::errors::judge;
+pub use self::errors::classify;
 use self::errors::{Answered, log_in_fails};
 use self::message::MessageId;
 use self::reader::StreamReader;

@@ -7,7 +7,7 @@
 
 use super::cluster::routes::Routes;
 use super::connection::{RedisConnection, Replies};
-use super::errors::{self, Judged, NOT_WRITABLE, environment, said, with_fix};
+use super::errors::{self, Classified, NOT_WRITABLE, environment, said, with_fix};
 use super::message::{BatchForm, batch};
 use super::{KIND, RedisSettings, ReplicaWait};
 use crate::sink::ordered_queue::{Receiver, RecordIndex, RecordOutcome, Size, TakenRecord};
@@ -47,12 +47,12 @@ pub(super) struct BatchStep {
     size: Size,
     /// The commands that add entries, in order. None: the batch only waits again for replicas of added records.
     parts: Vec<BatchPart>,
-    /// The outcome of each record, once the batch is judged. Its wait may not have ended by then.
+    /// The outcome of each record, once the batch is classified. Its wait may not have ended by then.
     outcomes: Vec<RecordOutcome>,
     /// The commands to write. Empty once the library has them.
     commands: Pipeline,
     replies: Option<Replies>,
-    /// The replies that have come, until they are judged.
+    /// The replies that have come, until they are classified.
     replied: Option<RedisResult<Vec<Value>>>,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct Conversation<'a> {
     due: Instant,
     /// Nothing is sent before this time.
     later: Option<Instant>,
-    /// Whether the server has judged a batch on this connection.
+    /// Whether the server has answered a batch on this connection.
     answered: bool,
     /// Whether the library keeps the memory of a large record.
     is_bloated: bool,
@@ -219,7 +219,7 @@ impl<'a> Conversation<'a> {
         self.steps.is_empty()
     }
 
-    /// Whether the server has judged a batch on this connection.
+    /// Whether the server has answered a batch on this connection.
     pub(super) fn has_answered(&self) -> bool {
         self.answered
     }
@@ -229,7 +229,7 @@ impl<'a> Conversation<'a> {
         self.blocked.as_ref()
     }
 
-    /// Judges all replies that have come.
+    /// Classifies all replies that have come.
     ///
     /// # Errors
     /// The connection has to be given up.
@@ -242,7 +242,7 @@ impl<'a> Conversation<'a> {
                 self.under_way.records -= step.size.records;
                 self.under_way.bytes -= step.size.bytes;
                 self.connection.settled();
-                self.judge(step, &replies, receiver, &mut routes)
+                self.classify(step, &replies, receiver, &mut routes)
             } else {
                 self.steps.push_front(step);
                 Err(self.lost(receiver))
@@ -259,8 +259,8 @@ impl<'a> Conversation<'a> {
         KIND.broken(self.connection.address(), "its reply does not fit what was sent")
     }
 
-    /// Judges the replies to a batch.
-    fn judge(
+    /// Classifies the replies to a batch.
+    fn classify(
         &mut self,
         mut step: BatchStep,
         replies: &[Value],
@@ -273,9 +273,9 @@ impl<'a> Conversation<'a> {
         for part in &step.parts {
             let BatchPart { asking, form, records } = *part;
             let taken = step.taken.get(first..first + records).unwrap_or_default();
-            let asked = errors::JudgedBatch { settings: self.settings, address: self.connection.address(), form };
-            let judging = Judging { asked, asking, taken, receiver };
-            if !judging.judge(&mut replies, &mut step.outcomes, &mut concluded, routes) {
+            let asked = errors::AskedBatch { settings: self.settings, address: self.connection.address(), form };
+            let answered = AnsweredPart { asked, asking, taken, receiver };
+            if !answered.classify(&mut replies, &mut step.outcomes, &mut concluded, routes) {
                 break;
             }
             first += records;
@@ -434,24 +434,24 @@ struct Concluded {
     broken: bool,
 }
 
-/// A part of a batch, whose replies are judged next.
-struct Judging<'a> {
-    asked: errors::JudgedBatch<'a>,
+/// A part of a batch, whose replies are classified next.
+struct AnsweredPart<'a> {
+    asked: errors::AskedBatch<'a>,
     asking: bool,
     taken: &'a [TakenRecord<RecordIndex>],
     receiver: &'a Receiver,
 }
 
-impl Judging<'_> {
-    /// Appends the outcomes of its records. Returns whether the replies behind can be judged.
-    fn judge(
+impl AnsweredPart<'_> {
+    /// Appends the outcomes of its records. Returns whether the replies behind can be classified.
+    fn classify(
         &self,
         replies: &mut Iter<'_, Value>,
         outcomes: &mut Vec<RecordOutcome>,
         concluded: &mut Concluded,
         routes: &mut NodeRoutes<'_>,
     ) -> bool {
-        let errors::JudgedBatch { settings, address, .. } = self.asked;
+        let errors::AskedBatch { settings, address, .. } = self.asked;
         let may_not_ask = self
             .asking
             .then(|| replies.next())
@@ -461,21 +461,21 @@ impl Judging<'_> {
         let topic =
             |taken: &TakenRecord<RecordIndex>| self.receiver.record(taken.item).map_or("", |record| record.topic());
         let first = outcomes.len();
-        let judged = errors::judge(self.asked, self.taken.iter().map(topic), replies, outcomes);
+        let classified = errors::classify(self.asked, self.taken.iter().map(topic), replies, outcomes);
         let stream = || self.taken.first().map_or("", topic);
         let own = outcomes.get_mut(first..).unwrap_or_default();
-        match judged {
-            Judged::Each => {
+        match classified {
+            Classified::Each => {
                 concluded.each = true;
                 if let Some((routes, _)) = routes {
-                    routes.judged(stream(), own);
+                    routes.classified(stream(), own);
                 }
             }
-            Judged::Later(failure) => concluded.later = Some(failure),
-            Judged::Elsewhere(failure) => concluded.elsewhere = Some(failure),
-            Judged::Among(failure) => concluded.among.push((failure, first..first + self.taken.len())),
-            Judged::Broken => concluded.broken = true,
-            Judged::Redirected(redirect, failure) => {
+            Classified::Later(failure) => concluded.later = Some(failure),
+            Classified::Elsewhere(failure) => concluded.elsewhere = Some(failure),
+            Classified::Among(failure) => concluded.among.push((failure, first..first + self.taken.len())),
+            Classified::Broken => concluded.broken = true,
+            Classified::Redirected(redirect, failure) => {
                 let later = match (may_not_ask, routes) {
                     (Some(failure), _) => Some(failure),
                     (None, Some((routes, node))) => routes.redirected(*node, stream(), &redirect, failure),
@@ -494,7 +494,7 @@ impl Judging<'_> {
     }
 }
 
-/// Judges the reply to WAIT or WAITAOF. `None`: enough replicas, and the file, have the records. Otherwise the failure says what is missing.
+/// Classifies the reply to WAIT or WAITAOF. `None`: enough replicas, and the file, have the records. Otherwise the failure says what is missing.
 fn waited(
     wait: ReplicaWait,
     file: bool,

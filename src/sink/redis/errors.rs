@@ -19,12 +19,12 @@ use std::slice::Iter;
 
 /// The meaning of the replies to a batch as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum Classified {
     /// Each record has its outcome.
     Each,
     /// The server added no record, for a reason that passes by itself. Records that are not refused are sent again later.
     Later(Failure),
-    /// As [`Judged::Later`], but on another connection: this server takes no writes.
+    /// As [`Classified::Later`], but on another connection: this server takes no writes.
     Elsewhere(Failure),
     /// The server added no record: the client has to ask another node of the cluster. The failure is for people.
     Redirected(Redirect, Failure),
@@ -251,40 +251,40 @@ pub(super) fn refused(stream: &str, error: &str) -> Failure {
     Failure::new(FailureClass::Unlisted, UNLISTED, text)
 }
 
-/// The settings, the server and the form of a batch whose replies are judged.
+/// The settings, the server and the form of a batch whose replies are classified.
 #[derive(Clone, Copy)]
-pub(super) struct JudgedBatch<'a> {
+pub(super) struct AskedBatch<'a> {
     pub(super) settings: &'a RedisSettings,
     /// The server's address, for people.
     pub(super) address: &'a str,
     pub(super) form: BatchForm,
 }
 
-/// Judges the replies to records for `streams`, one stream for each record. Appends an outcome for each record to `outcomes`.
-pub(super) fn judge<'a>(
-    asked: JudgedBatch<'_>,
+/// Classifies the replies to records for `streams`, one stream for each record. Appends an outcome for each record to `outcomes`.
+pub(super) fn classify<'a>(
+    asked: AskedBatch<'_>,
     streams: impl Iterator<Item = &'a str> + Clone,
     replies: &mut Iter<'_, Value>,
     outcomes: &mut Vec<RecordOutcome>,
-) -> Judged {
+) -> Classified {
     let records = streams.clone().count();
-    let mut judge = Judge { asked, streams, records, outcomes, later: None, elsewhere: false, redirect: None };
+    let mut classify = Classifier { asked, streams, records, outcomes, later: None, elsewhere: false, redirect: None };
     let whole = match asked.form {
-        BatchForm::Single => judge.each(replies.next().map(std::slice::from_ref).unwrap_or_default()),
-        BatchForm::Script => judge.array(replies.next()),
-        BatchForm::Multi => judge.transaction(replies),
+        BatchForm::Single => classify.each(replies.next().map(std::slice::from_ref).unwrap_or_default()),
+        BatchForm::Script => classify.array(replies.next()),
+        BatchForm::Multi => classify.transaction(replies),
     };
-    match (whole, judge.later, judge.redirect) {
-        (Some(judged), ..) => judged,
-        (None, Some(failure), _) if judge.elsewhere => Judged::Elsewhere(failure),
-        (None, _, Some((redirect, failure))) => Judged::Redirected(redirect, failure),
-        (None, Some(failure), None) => Judged::Later(failure),
-        (None, None, None) => Judged::Each,
+    match (whole, classify.later, classify.redirect) {
+        (Some(classified), ..) => classified,
+        (None, Some(failure), _) if classify.elsewhere => Classified::Elsewhere(failure),
+        (None, _, Some((redirect, failure))) => Classified::Redirected(redirect, failure),
+        (None, Some(failure), None) => Classified::Later(failure),
+        (None, None, None) => Classified::Each,
     }
 }
 
-struct Judge<'j, S> {
-    asked: JudgedBatch<'j>,
+struct Classifier<'j, S> {
+    asked: AskedBatch<'j>,
     streams: S,
     records: usize,
     outcomes: &'j mut Vec<RecordOutcome>,
@@ -293,18 +293,18 @@ struct Judge<'j, S> {
     redirect: Option<(Redirect, Failure)>,
 }
 
-impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
-    /// Judges one reply for each record: an entry's id, or the script's 1 (added) or 0 (was there).
-    fn each(&mut self, replies: &[Value]) -> Option<Judged> {
+impl<'a, S: Iterator<Item = &'a str> + Clone> Classifier<'_, S> {
+    /// Classifies one reply for each record: an entry's id, or the script's 1 (added) or 0 (was there).
+    fn each(&mut self, replies: &[Value]) -> Option<Classified> {
         if replies.len() != self.records {
-            return Some(Judged::Broken);
+            return Some(Classified::Broken);
         }
         for (stream, reply) in self.streams.clone().zip(replies) {
             let outcome = match (reply, said(reply)) {
                 (Value::Int(0), _) => RecordOutcome::Duplicate,
                 (Value::BulkString(_) | Value::Int(_), _) => RecordOutcome::Delivered,
                 (_, Some(error)) => self.of_error(stream, &error),
-                (_, None) => return Some(Judged::Broken),
+                (_, None) => return Some(Classified::Broken),
             };
             self.outcomes.push(outcome);
         }
@@ -313,7 +313,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
 
     fn of_error(&mut self, stream: &str, error: &str) -> RecordOutcome {
         let (fault, reason) = fault(error);
-        let JudgedBatch { settings, address, .. } = self.asked;
+        let AskedBatch { settings, address, .. } = self.asked;
         let refused = |class| Failure { class, reason, ..refused(stream, error) };
         RecordOutcome::Refused(match fault {
             RedisFault::Row => refused(FailureClass::Row),
@@ -333,17 +333,17 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         })
     }
 
-    /// Judges an array with a reply for each record, or an error for all.
-    fn array(&mut self, reply: Option<&Value>) -> Option<Judged> {
+    /// Classifies an array with a reply for each record, or an error for all.
+    fn array(&mut self, reply: Option<&Value>) -> Option<Classified> {
         match (reply, reply.and_then(said)) {
             (Some(Value::Array(replies)), _) => self.each(replies),
             (_, Some(error)) => self.none(&error),
-            (_, None) => Some(Judged::Broken),
+            (_, None) => Some(Classified::Broken),
         }
     }
 
-    /// Judges an error for all records: the server added none.
-    fn none(&mut self, error: &str) -> Option<Judged> {
+    /// Classifies an error for all records: the server added none.
+    fn none(&mut self, error: &str) -> Option<Classified> {
         let fault = fault(error).0;
         // Without a log-in, the server refuses every command.
         if self.records == 1 || fault.passes() || matches!(fault, RedisFault::LogIn) {
@@ -357,13 +357,13 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         self.outcomes.extend(std::iter::repeat_n(RecordOutcome::Unknown, self.records));
         let RecordOutcome::Refused(failure) = self.of_error(self.streams.clone().next().unwrap_or_default(), error)
         else {
-            return Some(Judged::Broken);
+            return Some(Classified::Broken);
         };
-        Some(Judged::Among(failure))
+        Some(Classified::Among(failure))
     }
 
-    /// Judges the replies of a transaction: MULTI's, one for each queued command, and EXEC's.
-    fn transaction(&mut self, replies: &mut Iter<'_, Value>) -> Option<Judged> {
+    /// Classifies the replies of a transaction: MULTI's, one for each queued command, and EXEC's.
+    fn transaction(&mut self, replies: &mut Iter<'_, Value>) -> Option<Classified> {
         let multi = replies.next();
         let (queued, rest) = replies.as_slice().split_at_checked(self.records).unwrap_or_default();
         *replies = rest.iter();
@@ -373,7 +373,7 @@ impl<'a, S: Iterator<Item = &'a str> + Clone> Judge<'_, S> {
         }
         // EXEC's own error says only that a queued command failed.
         if exec.is_none_or(|exec| said(exec).is_none()) {
-            return Some(Judged::Broken);
+            return Some(Classified::Broken);
         }
         if let Some(error) = multi.and_then(said) {
             return self.none(&error);
@@ -433,9 +433,9 @@ pub(super) fn server(host: &str, port: u16, said_by: &str) -> Option<Server> {
 pub(in crate::sink) fn remedied() -> Vec<Failure> {
     let settings = crate::sink::tests::read_in_test("redis", "h", &[], |asked| RedisSettings::read(asked)).unwrap();
     let (asked, mut outcomes) =
-        (JudgedBatch { settings: &settings, address: "h:1", form: BatchForm::Single }, Vec::new());
+        (AskedBatch { settings: &settings, address: "h:1", form: BatchForm::Single }, Vec::new());
     let wrong_type = redis::parse_redis_value(b"-WRONGTYPE no\r\n").unwrap();
-    judge(asked, ["orders"].into_iter(), &mut [wrong_type].iter(), &mut outcomes);
+    classify(asked, ["orders"].into_iter(), &mut [wrong_type].iter(), &mut outcomes);
     let Some(RecordOutcome::Refused(wrong_type)) = outcomes.pop() else { unreachable!() };
     vec![log_in_fails("h:1", "no"), wrong_type]
 }
@@ -446,14 +446,14 @@ mod tests {
     use crate::sink::tests::read_in_test;
 
     /// `+` delivered, `?` unknown, or the class and reason.
-    fn judged(form: BatchForm, records: usize, replies: &str) -> (Judged, Vec<String>) {
+    fn classified(form: BatchForm, records: usize, replies: &str) -> (Classified, Vec<String>) {
         let bytes = replies.replace(' ', "\r\n").replace('_', " ").replace("@user script", "@user_script") + "\r\n";
         let (mut parser, mut bytes) = (redis::Parser::new(), bytes.as_bytes());
         let replies: Vec<Value> = std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect();
         let (settings, mut outcomes) = (settings(&[]), Vec::new());
         let streams = ["a", "b", "c"].into_iter().take(records);
-        let asked = JudgedBatch { settings: &settings, address: "h:1", form };
-        let judged = judge(asked, streams, &mut replies.iter(), &mut outcomes);
+        let asked = AskedBatch { settings: &settings, address: "h:1", form };
+        let classified = classify(asked, streams, &mut replies.iter(), &mut outcomes);
         let shown = outcomes.iter().map(|outcome| match outcome {
             RecordOutcome::Delivered => "+".to_owned(),
             RecordOutcome::Unknown | RecordOutcome::Unanswered | RecordOutcome::NotStored => "?".to_owned(),
@@ -464,7 +464,7 @@ mod tests {
                 format!("{:?} {}", failure.class, failure.text)
             }
         });
-        (judged, shown.collect())
+        (classified, shown.collect())
     }
 
     fn settings(properties: &[(&str, &str)]) -> RedisSettings {
@@ -479,13 +479,13 @@ mod tests {
         let whole = "ACL SETUSER app '~s.dead-letter' '~walrelay:seen:*' +eval +set +del +xadd +info +wait +waitaof";
         assert_eq!(allow(&more, "s.dead-letter"), whole);
         assert_eq!(pattern("a*[b]?\\"), "~a\\*\\[b\\]\\?\\\\");
-        let (_, each) = judged(BatchForm::Single, 1, "-NOPERM_no");
+        let (_, each) = classified(BatchForm::Single, 1, "-NOPERM_no");
         assert!(each[0].ends_with("NOPERM no; to allow it: ACL SETUSER default '~a' +multi +exec +xadd"), "{each:?}");
     }
 
-    fn later(text: &str) -> Judged {
+    fn later(text: &str) -> Classified {
         let reason = if text.starts_with("OOM") { "memory" } else { "not_writable" };
-        Judged::Later(Failure::new(FailureClass::Environment, reason, format!("Redis at h:1: {text}")))
+        Classified::Later(Failure::new(FailureClass::Environment, reason, format!("Redis at h:1: {text}")))
     }
 
     #[test]
@@ -517,27 +517,27 @@ mod tests {
     fn an_error_within_a_script_is_the_same_where_its_place_stands_in_front() {
         // As Redis 6.2 writes them.
         let oom = "-@user_script:_24:_-OOM_command_not_allowed_when_used_memory_>_'maxmemory'.";
-        let (whole, each) = judged(BatchForm::Script, 2, &format!("*2 :1 {oom}"));
-        assert!(matches!(&whole, Judged::Later(failure) if failure.reason == MEMORY), "{whole:?}");
+        let (whole, each) = classified(BatchForm::Script, 2, &format!("*2 :1 {oom}"));
+        assert!(matches!(&whole, Classified::Later(failure) if failure.reason == MEMORY), "{whole:?}");
         assert_eq!(each, ["+", "?"]);
         let read_only = "*1 -@user_script:_15:_-READONLY_You_can't_write_against_a_read_only_replica.";
-        assert!(matches!(judged(BatchForm::Script, 1, read_only).0, Judged::Elsewhere(_)));
+        assert!(matches!(classified(BatchForm::Script, 1, read_only).0, Classified::Elsewhere(_)));
         let may_not = "*1 -@user_script:_15:_The_user_executing_the_script_can't_run_this_command_or_subcommand";
-        assert!(judged(BatchForm::Script, 1, may_not).1[0].starts_with("Topic"));
+        assert!(classified(BatchForm::Script, 1, may_not).1[0].starts_with("Topic"));
     }
 
     #[test]
     fn one_record_has_one_reply() {
-        assert_eq!(judged(BatchForm::Single, 1, "$3 1-0"), (Judged::Each, vec!["+".to_owned()]));
-        assert_eq!(judged(BatchForm::Single, 1, "-OOM_no"), (later("OOM no"), vec!["?".to_owned()]));
+        assert_eq!(classified(BatchForm::Single, 1, "$3 1-0"), (Classified::Each, vec!["+".to_owned()]));
+        assert_eq!(classified(BatchForm::Single, 1, "-OOM_no"), (later("OOM no"), vec!["?".to_owned()]));
         let wrong = "Topic Redis refuses a record for stream a: WRONGTYPE x".to_owned();
-        assert_eq!(judged(BatchForm::Single, 1, "-WRONGTYPE_x"), (Judged::Each, vec![wrong]));
+        assert_eq!(classified(BatchForm::Single, 1, "-WRONGTYPE_x"), (Classified::Each, vec![wrong]));
         let large = "ERR Elements are too large to be stored";
         let row = format!("Row Redis refuses a record for stream a: {large}");
         let reply = format!("-{}", large.replace(' ', "_"));
-        assert_eq!(judged(BatchForm::Single, 1, &reply), (Judged::Each, vec![row]));
-        assert!(matches!(judged(BatchForm::Single, 1, "-READONLY_x").0, Judged::Elsewhere(_)));
-        assert_eq!(judged(BatchForm::Single, 1, "+OK").0, Judged::Broken);
+        assert_eq!(classified(BatchForm::Single, 1, &reply), (Classified::Each, vec![row]));
+        assert!(matches!(classified(BatchForm::Single, 1, "-READONLY_x").0, Classified::Elsewhere(_)));
+        assert_eq!(classified(BatchForm::Single, 1, "+OK").0, Classified::Broken);
     }
 
     /// Errors of quotas, of replaced or renamed commands, of proxies, and codes that no server has.
@@ -555,45 +555,56 @@ mod tests {
             "",
         ] {
             let shown = error.replace(' ', "_");
-            let (whole, each) = judged(BatchForm::Single, 1, &format!("-{shown}"));
-            assert!(whole == Judged::Each && each[0].starts_with("Unlisted"), "{error}: {each:?}");
-            let whole = judged(BatchForm::Script, 2, &format!("-{shown}")).0;
-            assert!(matches!(&whole, Judged::Among(it) if it.class == FailureClass::Unlisted), "{error}: {whole:?}");
-            let (whole, each) = judged(BatchForm::Multi, 2, &format!("+OK +QUEUED -{shown} -EXECABORT_y"));
-            assert!(whole == Judged::Each && each[0] == "?" && each[1].starts_with("Unlisted"), "{error}: {each:?}");
+            let (whole, each) = classified(BatchForm::Single, 1, &format!("-{shown}"));
+            assert!(whole == Classified::Each && each[0].starts_with("Unlisted"), "{error}: {each:?}");
+            let whole = classified(BatchForm::Script, 2, &format!("-{shown}")).0;
+            assert!(
+                matches!(&whole, Classified::Among(it) if it.class == FailureClass::Unlisted),
+                "{error}: {whole:?}"
+            );
+            let (whole, each) = classified(BatchForm::Multi, 2, &format!("+OK +QUEUED -{shown} -EXECABORT_y"));
+            assert!(
+                whole == Classified::Each && each[0] == "?" && each[1].starts_with("Unlisted"),
+                "{error}: {each:?}"
+            );
         }
     }
 
     #[test]
     fn a_transaction_that_ran_says_it_for_each_and_neighbours_of_a_refused_record_are_in() {
         let replies = "+OK +QUEUED +QUEUED +QUEUED *3 $3 1-0 -WRONGTYPE_x $3 1-0";
-        let (whole, each) = judged(BatchForm::Multi, 3, replies);
-        assert_eq!(whole, Judged::Each);
+        let (whole, each) = classified(BatchForm::Multi, 3, replies);
+        assert_eq!(whole, Classified::Each);
         assert_eq!((each[0].as_str(), each[2].as_str()), ("+", "+"));
         assert!(each[1].starts_with("Topic") && each[1].contains("stream b"), "{}", each[1]);
     }
 
     #[test]
     fn a_transaction_that_was_not_run_has_delivered_nothing() {
-        let (whole, each) = judged(BatchForm::Multi, 2, "+OK +QUEUED -NOPERM_x -EXECABORT_y");
-        assert_eq!(whole, Judged::Each);
+        let (whole, each) = classified(BatchForm::Multi, 2, "+OK +QUEUED -NOPERM_x -EXECABORT_y");
+        assert_eq!(whole, Classified::Each);
         assert!(each[0] == "?" && each[1].starts_with("Topic"), "{each:?}");
-        assert_eq!(judged(BatchForm::Multi, 2, "+OK -OOM_x +QUEUED -EXECABORT_y").0, later("OOM x"));
+        assert_eq!(classified(BatchForm::Multi, 2, "+OK -OOM_x +QUEUED -EXECABORT_y").0, later("OOM x"));
         let nothing = vec!["?".to_owned(), "?".to_owned()];
-        assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -OOM_x"), (later("OOM x"), nothing.clone()));
-        assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -NOREPLICAS_x").0, later("NOREPLICAS x"));
+        assert_eq!(classified(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -OOM_x"), (later("OOM x"), nothing.clone()));
+        assert_eq!(classified(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -NOREPLICAS_x").0, later("NOREPLICAS x"));
         let because = "-EXECABORT_Transaction_discarded_because_of:_OOM_x";
-        let whole = judged(BatchForm::Multi, 2, &format!("+OK +QUEUED +QUEUED {because}")).0;
-        assert!(matches!(&whole, Judged::Later(it) if it.reason == MEMORY), "{whole:?}");
-        let (whole, each) = judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -ERR_x");
-        assert_eq!((matches!(&whole, Judged::Among(it) if it.class == FailureClass::Unlisted), each), (true, nothing));
-        assert_eq!(judged(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED *1 $3 1-0").0, Judged::Broken);
+        let whole = classified(BatchForm::Multi, 2, &format!("+OK +QUEUED +QUEUED {because}")).0;
+        assert!(matches!(&whole, Classified::Later(it) if it.reason == MEMORY), "{whole:?}");
+        let (whole, each) = classified(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED -ERR_x");
+        assert_eq!(
+            (matches!(&whole, Classified::Among(it) if it.class == FailureClass::Unlisted), each),
+            (true, nothing)
+        );
+        assert_eq!(classified(BatchForm::Multi, 2, "+OK +QUEUED +QUEUED *1 $3 1-0").0, Classified::Broken);
     }
 
     #[test]
     fn a_node_that_does_not_have_the_slot_names_the_one_that_does_and_takes_nothing() {
-        let redirected = |form: BatchForm, records: usize, replies: &str| match judged(form, records, replies) {
-            (Judged::Redirected(redirect, failure), each) => (redirect.ask, redirect.port, failure.text, each.concat()),
+        let redirected = |form: BatchForm, records: usize, replies: &str| match classified(form, records, replies) {
+            (Classified::Redirected(redirect, failure), each) => {
+                (redirect.ask, redirect.port, failure.text, each.concat())
+            }
             other => panic!("{other:?}"),
         };
         let moved = "Redis at h:1: MOVED 9 b:7".to_owned();
@@ -613,23 +624,26 @@ mod tests {
         for error in ["TRYAGAIN_x", "CLUSTERDOWN_x", "CROSSSLOT_x"] {
             let text = format!("Environment Redis at h:1: {}", error.replace('_', " "));
             let both = vec![text.clone(), text.clone()];
-            assert_eq!(judged(BatchForm::Script, 2, &format!("-{error}")), (Judged::Each, both.clone()));
+            assert_eq!(classified(BatchForm::Script, 2, &format!("-{error}")), (Classified::Each, both.clone()));
             let exec = format!("+OK +QUEUED +QUEUED -{error}");
-            assert_eq!(judged(BatchForm::Multi, 2, &exec), (Judged::Each, both.clone()));
+            assert_eq!(classified(BatchForm::Multi, 2, &exec), (Classified::Each, both.clone()));
             let queued = format!("+OK -{error} -{error} -EXECABORT_y");
-            assert_eq!(judged(BatchForm::Multi, 2, &queued), (Judged::Each, both));
-            assert_eq!(judged(BatchForm::Single, 1, &format!("-{error}")), (Judged::Each, vec![text]));
+            assert_eq!(classified(BatchForm::Multi, 2, &queued), (Classified::Each, both));
+            assert_eq!(classified(BatchForm::Single, 1, &format!("-{error}")), (Classified::Each, vec![text]));
         }
     }
 
     #[test]
     fn a_script_says_what_was_added_and_what_was_there() {
-        assert_eq!(judged(BatchForm::Script, 2, "*2 :1 :0"), (Judged::Each, vec!["+".to_owned(), "=".to_owned()]));
-        assert!(judged(BatchForm::Script, 2, "*2 :1 -WRONGTYPE_x").1[1].starts_with("Topic"));
-        assert!(
-            matches!(judged(BatchForm::Script, 2, "-NOPERM_x").0, Judged::Among(it) if it.class == FailureClass::Topic)
+        assert_eq!(
+            classified(BatchForm::Script, 2, "*2 :1 :0"),
+            (Classified::Each, vec!["+".to_owned(), "=".to_owned()])
         );
-        assert!(judged(BatchForm::Script, 1, "-NOPERM_x").1[0].starts_with("Topic"));
+        assert!(classified(BatchForm::Script, 2, "*2 :1 -WRONGTYPE_x").1[1].starts_with("Topic"));
+        assert!(
+            matches!(classified(BatchForm::Script, 2, "-NOPERM_x").0, Classified::Among(it) if it.class == FailureClass::Topic)
+        );
+        assert!(classified(BatchForm::Script, 1, "-NOPERM_x").1[0].starts_with("Topic"));
     }
 
     #[test]

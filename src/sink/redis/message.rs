@@ -1,6 +1,6 @@
 //! Turns a batch of records into one command that adds all entries or none, and computes the slot of a stream.
 //!
-//! In: records. Out: commands for the library, which writes them; the slot of a stream in a cluster. This file does no I/O and judges no
+//! In: records. Out: commands for the library, which writes them; the slot of a stream in a cluster. This file does no I/O and classifies no
 //! reply.
 //!
 //! ```text

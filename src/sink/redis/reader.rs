@@ -184,7 +184,7 @@ impl EntryReader {
     }
 
     /// A reply that is no error.
-    fn judged(&self, stream: &str, reply: Value) -> Result<Value, Failure> {
+    fn classified(&self, stream: &str, reply: Value) -> Result<Value, Failure> {
         let Some(error) = said(&reply) else { return Ok(reply) };
         let address = self.connection.as_ref().map_or_else(String::new, |connection| connection.address().to_owned());
         let rights =
@@ -197,13 +197,13 @@ impl EntryReader {
         let exist: Vec<(String, Cmd)> = streams.iter().map(|stream| (stream.clone(), exists(stream))).collect();
         let mut there = Vec::new();
         for ((stream, _), reply) in exist.iter().zip(self.ask(&exist)?) {
-            if understood::<u64>("EXISTS", stream, self.judged(stream, reply)?)? == 1 {
+            if understood::<u64>("EXISTS", stream, self.classified(stream, reply)?)? == 1 {
                 there.push((stream.clone(), info_of(stream)));
             }
         }
         let mut found = BTreeMap::new();
         for ((stream, _), reply) in there.iter().zip(self.ask(&there)?) {
-            let info = StreamInfo::of(self.judged(stream, reply)?);
+            let info = StreamInfo::of(self.classified(stream, reply)?);
             let info = info.ok_or_else(|| not_understood("the reply to XINFO STREAM", stream))?;
             found.insert(stream.clone(), info);
         }
@@ -320,7 +320,7 @@ impl RecordReader for EntryReader {
 
     fn mark(&mut self, _prefix: &str, _topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
         let replies = self.ask(&[(ALL.to_owned(), cmd("TIME"))])?;
-        let reply = self.judged(ALL, replies.into_iter().next().unwrap_or_default())?;
+        let reply = self.classified(ALL, replies.into_iter().next().unwrap_or_default())?;
         let (seconds, _micros): (i64, i64) = understood("TIME", ALL, reply)?;
         Ok(TopicOffsets::from([(ALL.to_owned(), vec![Some(offset_behind(seconds))])]))
     }
@@ -358,7 +358,7 @@ impl RecordReader for EntryReader {
         let share = WANTED / commands.len().max(1);
         let (mut count, mut room) = (0, HeaderRoom::default());
         for ((name, _), reply) in commands.iter().zip(replies) {
-            let reply = self.judged(name, reply)?;
+            let reply = self.classified(name, reply)?;
             let Some(stream) = self.streams.get_mut(name) else { continue };
             let mut of_stream: Vec<(String, Value)> = understood("XREAD", name, reply)?;
             let read = match of_stream.pop() {

@@ -175,7 +175,7 @@ impl Routes {
     }
 
     /// Notes the outcomes of records of `stream`, in their order.
-    pub(in crate::sink::redis) fn judged(&mut self, stream: &str, outcomes: &[RecordOutcome]) {
+    pub(in crate::sink::redis) fn classified(&mut self, stream: &str, outcomes: &[RecordOutcome]) {
         if let Some(RecordOutcome::Later(_)) = outcomes.first() {
             // No node has the slot, or the node that answers is cut off from the others.
             self.stale = true;
@@ -242,7 +242,7 @@ mod tests {
             at_once += 1;
         }
         assert_eq!((at_once, at(&routes).1), (AT_ONCE, false));
-        routes.judged("foo", &[RecordOutcome::Delivered]);
+        routes.classified("foo", &[RecordOutcome::Delivered]);
         assert_eq!(redirected(&mut routes, 1, "ASK 12182 a:1"), None);
         let mut by = 0;
         while redirected(&mut routes, by, &format!("MOVED 12182 {}", ["b:2", "a:1"][by])).is_none() {
