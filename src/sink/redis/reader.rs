@@ -47,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long a lost connection is tried again.
 const SILENT_FOR: Duration = Duration::from_mins(1);
 
-/// The clocks of the servers whose ids are compared differ by less: those of a cluster's nodes, or of a server and the one that takes over.
+/// The clocks of a cluster's nodes differ by less.
 const CLOCKS_DIFFER_MILLIS: i64 = 60_000;
 
 /// The name under which a mark has the offset of the present, which is that of each stream. No stream has it.
@@ -302,9 +302,11 @@ fn offset_of(id: &str) -> Option<i64> {
     Some(millis.checked_mul(1 << SECOND_BITS)?.saturating_add(number.min((1 << SECOND_BITS) - 1)))
 }
 
-/// The offset in front of all that any server adds from this second on.
-const fn offset_behind(seconds: i64) -> i64 {
-    (seconds * 1000 - CLOCKS_DIFFER_MILLIS) << SECOND_BITS
+/// The offset in front of all that is added from this time on. A server gives no entry an id of an earlier time, but ids of this millisecond may
+/// be there. In a cluster another node's clock may be behind.
+const fn offset_from(seconds: i64, micros: i64, is_cluster: bool) -> i64 {
+    let differ = if is_cluster { CLOCKS_DIFFER_MILLIS } else { 0 };
+    (seconds * 1000 + micros / 1000 - differ) << SECOND_BITS
 }
 
 /// The id of the entry right in front of an offset, behind which XREAD reads.
@@ -321,8 +323,9 @@ impl RecordReader for EntryReader {
     fn mark(&mut self, _prefix: &str, _topics: &BTreeSet<String>) -> Result<TopicOffsets, Failure> {
         let replies = self.ask(&[(ALL.to_owned(), cmd("TIME"))])?;
         let reply = self.classified(ALL, replies.into_iter().next().unwrap_or_default())?;
-        let (seconds, _micros): (i64, i64) = understood("TIME", ALL, reply)?;
-        Ok(TopicOffsets::from([(ALL.to_owned(), vec![Some(offset_behind(seconds))])]))
+        let (seconds, micros): (i64, i64) = understood("TIME", ALL, reply)?;
+        let offset = offset_from(seconds, micros, self.is_cluster);
+        Ok(TopicOffsets::from([(ALL.to_owned(), vec![Some(offset)])]))
     }
 
     fn start_at(&mut self, mark: &TopicOffsets, topic: &str) -> Result<Option<Vec<Option<i64>>>, Failure> {
@@ -412,10 +415,10 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_in_front_of_what_a_server_adds_whose_clock_is_behind() {
-        let mark = offset_behind(1_795_372_205);
-        assert!(mark < offset_of("1795372146000-0").unwrap());
-        assert!(mark > offset_of("1795372144999-4194303").unwrap());
+    fn a_mark_is_in_front_of_what_is_added_from_then_on_also_by_a_node_whose_clock_is_behind() {
+        let of = |is_cluster| offset_from(1_795_372_205, 7_999, is_cluster);
+        assert_eq!(of(false), offset_of("1795372205007-0").unwrap());
+        assert_eq!(of(true), offset_of("1795372145007-0").unwrap());
     }
 
     fn info_reply(fields: &[(&str, Value)]) -> Value {
