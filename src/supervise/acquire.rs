@@ -100,12 +100,13 @@ impl KnownServer {
     /// Logs the roles of the tables' columns if they have changed.
     fn log_readings(&mut self, readings: &[TableReading]) {
         for reading in readings.iter().filter(|reading| !self.readings.contains(reading)) {
+            let table = reading.table.to_string();
             let columns: Vec<String> =
                 reading.columns.iter().map(|(role, column)| format!("{role}={column}")).collect();
-            tracing::info!(table = %reading.table, columns = columns.join(" "), "reading table");
+            tracing::info!(table = table.as_str(), columns = columns.join(" "), "reading table");
             if reading.lacks_key {
                 tracing::warn!(
-                    table = %reading.table,
+                    table = table.as_str(),
                     hint = "walrelay check, with the same flags, says what gives them one; --key-column '' if they need none",
                     "records have no key: they spread over the partitions, and consumers see them in no order"
                 );
