@@ -245,6 +245,8 @@ impl fmt::Display for ServerError {
     }
 }
 
+impl std::error::Error for ServerError {}
+
 impl fmt::Debug for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {self}", self.severity)
@@ -368,6 +370,12 @@ impl Error {
                 | Self::Source(_)
         );
         is_local || matches!(self.code(), Some(sqlstate::INVALID_PASSWORD | sqlstate::INVALID_AUTHORIZATION))
+    }
+
+    /// Whether the server has ended the session by an error of this SQLSTATE.
+    pub fn is_session_end_by(&self, code: &str) -> bool {
+        let Self::Io { source, .. } = self else { return false };
+        source.get_ref().and_then(|cause| cause.downcast_ref::<ServerError>()).is_some_and(|cause| cause.code == code)
     }
 
     /// The SQLSTATE. `None`: the server has not refused anything.

@@ -4,7 +4,7 @@
 //! row, the connection's flow control makes the server wait. This file does not know what a row means.
 //! Specification: PostgreSQL manual, section 54.2.3 "Simple Query", 54.7 "DataRow".
 
-use super::connection::{Connection, broke, server_error, shortened};
+use super::connection::{Connection, broke, broke_after, server_error, shortened};
 use super::error::{Error, ServerError};
 use crate::wire::{DecodeError, Reader};
 use std::time::{Duration, Instant};
@@ -94,8 +94,10 @@ impl Rows {
         loop {
             let Some(frame) = self.connection.buffer.frame()? else {
                 let read = self.connection.stream.read(&mut self.connection.buffer, patience);
-                if read.map_err(broke("reading rows"))? == 0 {
-                    return Ok(NextRow::Nothing);
+                match read.map_err(broke("reading rows")) {
+                    Ok(0) => return Ok(NextRow::Nothing),
+                    Ok(_) => {}
+                    Err(error) => return Err(broke_after(self.refusal.take(), error)),
                 }
                 // If a part of a row was received, its rest comes at once.
                 patience = patience.min(Duration::from_millis(1));

@@ -172,7 +172,22 @@ impl Connection {
         })
     }
 
+    /// Opens a session, within one connect timeout. With `exit_on_error`, a `statement_timeout` of a millisecond may end the session
+    /// at the statement that lifts both.
     fn open_host_as(source: &Source, host: &Host, purpose: Purpose, sslmode: SslMode) -> Result<Self, Error> {
+        let (deadline, mut pause) = (Instant::now() + connect_timeout(source), Duration::from_millis(1));
+        loop {
+            match Self::open_session(source, host, purpose, sslmode) {
+                Err(error) if error.is_session_end_by(sqlstate::QUERY_CANCELED) && Instant::now() < deadline => {
+                    std::thread::sleep(pause);
+                    pause *= 2;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open_session(source: &Source, host: &Host, purpose: Purpose, sslmode: SslMode) -> Result<Self, Error> {
         let name = host.to_string();
         let (socket, deadline) =
             connect(host, source).map_err(|error| Error::Connect { host: name.clone(), source: error })?;
@@ -311,7 +326,10 @@ impl Connection {
     fn answer(&mut self, sql: &str, deadline: Instant, most: usize) -> Result<Vec<Row>, Error> {
         let (mut rows, mut refusal, mut left) = (Vec::new(), None, most);
         loop {
-            let message = self.message(deadline, "waiting for a query's result")?;
+            let message = match self.message(deadline, "waiting for a query's result") {
+                Ok(message) => message,
+                Err(error) => return Err(broke_after(refusal, error)),
+            };
             match message.tag {
                 b'Z' => break,
                 b'T' => rows.clear(),
@@ -437,6 +455,16 @@ fn not_a_row(error: FrameError) -> FrameError {
             FrameError::BadLength { tag, length: i32::try_from(length - 1).unwrap_or(i32::MAX) }
         }
         bad @ FrameError::BadLength { .. } => bad,
+    }
+}
+
+/// The error of a connection that broke. If the server has said before why it ends the session, that is the cause.
+pub(super) fn broke_after(refusal: Option<ServerError>, error: Error) -> Error {
+    match (refusal, error) {
+        (Some(refusal), Error::Io { doing, source }) => {
+            Error::Io { doing, source: io::Error::new(source.kind(), refusal) }
+        }
+        (_, error) => error,
     }
 }
 

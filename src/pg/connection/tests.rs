@@ -65,6 +65,44 @@ fn a_server_without_room_for_a_connection_is_waited_for() {
     server.join().unwrap();
 }
 
+/// A server that ends the first sessions at their first query, as Postgres does with `exit_on_error` and a short `statement_timeout`.
+fn canceller(ended: usize) -> (Source, std::thread::JoinHandle<()>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let message =
+        |tag: u8, body: &[u8]| [&[tag], &u32::try_from(body.len() + 4).unwrap().to_be_bytes()[..], body].concat();
+    let server = std::thread::spawn(move || {
+        for session in 0..=ended {
+            let (mut stream, _) = listener.accept().unwrap();
+            io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
+            let welcome = [message(b'R', &[0; 4]), message(b'Z', b"I")].concat();
+            io::Write::write_all(&mut stream, &welcome).unwrap();
+            io::Read::read(&mut stream, &mut [0; 4096]).unwrap();
+            let fatal = message(b'E', b"SFATAL\0VFATAL\0C57014\0Mcanceling statement due to statement timeout\0\0");
+            let answer = if session < ended { fatal } else { message(b'Z', b"I") };
+            io::Write::write_all(&mut stream, &answer).unwrap();
+        }
+    });
+    let text = format!("postgres://u:p@127.0.0.1:{port}/d?sslmode=disable&connect_timeout=2");
+    (Source::resolve(Some(&text), &Environment::default()).unwrap().source, server)
+}
+
+#[test]
+fn a_session_that_ends_while_its_time_outs_are_lifted_is_opened_again() {
+    let (source, server) = canceller(3);
+    Connection::open(&source, Purpose::Control).unwrap();
+    server.join().unwrap();
+}
+
+#[test]
+fn a_session_that_always_ends_is_given_up_with_the_servers_words() {
+    let (source, _server) = canceller(usize::MAX - 1);
+    let error = Connection::open(&source, Purpose::Control).unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(cause, "canceling statement due to statement timeout [SQLSTATE 57014]");
+    assert_eq!(error.recovery(), Recovery::Reconnect);
+}
+
 /// A server that accepts every login. It answers each query with this message again and again, as long as the client reads, but not
 /// longer than a test may take.
 fn chatterbox(tag: u8, body: &'static [u8]) -> (Source, std::thread::JoinHandle<()>) {
