@@ -365,7 +365,7 @@ fn advice(state: State, destination: &str) -> String {
         State::Searching => "Nothing to do yet: the relay looks for the one record that was refused.",
         State::Blocked => {
             return format!(
-                "Fix {}, or the topic: the relay resumes by itself, and nothing is lost meanwhile. Until then Postgres \
+                "Fix {}, the topic, or what else is named above: the relay resumes by itself, and nothing is lost meanwhile. Until then Postgres \
                  keeps its WAL: watch its disk.",
                 EscapedText(destination)
             );
@@ -407,7 +407,7 @@ mod tests {
         let page = page(&metrics);
         for part in [
             "<h1 class=\"bad\">Blocked: rows wait.</h1>",
-            "<p>topic orders does not exist</p>\n<p class=\"quiet\">Fix Kafka, or the topic",
+            "<p>topic orders does not exist</p>\n<p class=\"quiet\">Fix Kafka, the topic, or what else is named",
             "<p>topic orders does not exist</p>",
         ] {
             assert!(page.contains(part), "no {part} in {page}");
