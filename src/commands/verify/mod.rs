@@ -20,6 +20,7 @@
 //! | `matcher`, `comparison`, `fingerprints` | which row has which record; pure |
 //! | `faults` | what is wrong, and how much of it is shown; pure |
 //! | `row_set` | the same for the rows of a table, in 32 bytes each; pure |
+//! | `tails` | how far topics are read; pure, but for a clock |
 //! | `skips` | which rows the relay has skipped on purpose |
 //! | `report` | what is printed |
 //!
@@ -35,6 +36,7 @@ mod report;
 mod row_set;
 mod since;
 mod skips;
+mod tails;
 mod window;
 
 use super::error::CommandError;

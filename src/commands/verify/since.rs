@@ -16,16 +16,14 @@
 
 use super::collector::{Collector, TopicNumbers, rows};
 use super::comparison::differences;
-use super::faults::Faults;
-use super::faults::{Fault, RecordAt, Verdict};
+use super::faults::{Fault, Faults, RecordAt, Verdict};
 use super::fingerprints::Fingerprints;
-use super::matcher::{Counts, Expected, Fate, Outcome};
+use super::matcher::{Counts, Expected, Explanation, Outcome};
 use super::records::{Records, Taken, compares_time};
 use super::row_set::{Match, Misplaced, ROW_BYTES, RowSet, RowState};
 use super::skips::Skips;
-use super::window::{
-    Advance, Beginning, LOOK_EVERY, Questions, SLICE, Seen, UNDER_WAY, bad_rows, behind, held_back, unread_records,
-};
+use super::tails::{Advance, behind, held_back, unread_records};
+use super::window::{Beginning, LOOK_EVERY, Questions, SLICE, Seen, UNDER_WAY, bad_rows};
 use super::{TableWindow, VerifyRequest};
 use crate::commands::backfill::{Reading, TableRows, WantedRows};
 use crate::commands::error::CommandError;
@@ -235,7 +233,7 @@ impl<'a> Comparison<'a> {
         }
         let (mut outcome, mut faults) = (Outcome::default(), Faults::new(self.request.show));
         for judged in passes {
-            add(&mut outcome.counts, &judged.counts);
+            outcome.counts += judged.counts;
             faults.append(judged.faults);
             for (reason, count) in judged.reasons {
                 *outcome.reasons.entry(reason).or_default() += count;
@@ -538,19 +536,6 @@ fn count_unnamed(pass: &mut Pass) {
     }
 }
 
-fn add(all: &mut Counts, counts: &Counts) {
-    let Counts { rows, right, missing, altered, dead_lettered, skipped, not_judged, other, repeated, .. } = *counts;
-    all.rows += rows;
-    all.right += right;
-    all.missing += missing;
-    all.altered += altered;
-    all.dead_lettered += dead_lettered;
-    all.skipped += skipped;
-    all.not_judged += not_judged;
-    all.other += other;
-    all.repeated += repeated;
-}
-
 /// Counts what a record is.
 fn count(pass: &mut Pass, show: usize, at: RecordAt, how: Match, record: &Record<'_>) {
     match how {
@@ -674,17 +659,17 @@ impl Judge<'_> {
             return None;
         }
         let is_candidate = state == RowState::Candidate;
-        match self.fate(row, is_candidate, explained, too_old) {
-            Fate::Skipped => {
+        match self.explanation(row, is_candidate, explained, too_old) {
+            Explanation::Skipped => {
                 counts.skipped += 1;
                 None
             }
-            Fate::NotJudged(reason) => {
+            Explanation::NotJudged(reason) => {
                 counts.not_judged += 1;
                 *reasons.entry(reason).or_default() += 1;
                 None
             }
-            Fate::Unexplained if is_candidate => {
+            Explanation::Unexplained if is_candidate => {
                 counts.altered += 1;
                 let why = match candidate {
                     Some((_, found)) => self.difference(row, found),
@@ -693,7 +678,7 @@ impl Judge<'_> {
                 let why = format!("{why} (the row may have been updated since)");
                 Some(fault(Verdict::Altered, row, candidate.map(|(at, _)| *at), why))
             }
-            Fate::Unexplained => {
+            Explanation::Unexplained => {
                 counts.missing += 1;
                 let why = if row.is_bad { "no dead letter, and not noted as skipped" } else { "no record" };
                 Some(fault(Verdict::Missing, row, None, why.to_owned()))
@@ -702,13 +687,19 @@ impl Judge<'_> {
     }
 
     /// `too_old`: becomes the row's time if it is later, and the row counts as too old.
-    fn fate(&self, row: &Expected, is_candidate: bool, explained: &Explained, too_old: &mut Option<i64>) -> Fate {
+    fn explanation(
+        &self,
+        row: &Expected,
+        is_candidate: bool,
+        explained: &Explained,
+        too_old: &mut Option<i64>,
+    ) -> Explanation {
         let slot = &self.request.run.slot;
-        if let Some(fate) = explained.skips.fate(row, is_candidate) {
-            return fate;
+        if let Some(explanation) = explained.skips.explanation(row, is_candidate) {
+            return explanation;
         }
         if !self.is_confirmed {
-            return Fate::NotJudged(format!(
+            return Explanation::NotJudged(format!(
                 "slot \"{slot}\" has not confirmed {} after {}: its relay is behind, or does not run",
                 self.up_to,
                 duration(self.request.wait)
@@ -716,25 +707,25 @@ impl Judge<'_> {
         }
         let topic = self.names.name(row.topic);
         if let Some(why) = explained.topics.get(&topic) {
-            return Fate::NotJudged(unread_records(&topic, why));
+            return Explanation::NotJudged(unread_records(&topic, why));
         }
         // Any row may have a dead letter instead.
         if let Some(why) = &explained.dead_letters {
-            return Fate::NotJudged(why.clone());
+            return Explanation::NotJudged(why.clone());
         }
         let time = row.time.unwrap_or_default();
         if !is_candidate && time <= 0 {
-            return Fate::NotJudged(
+            return Explanation::NotJudged(
                 "they have no time and no record: they may be from before the slot, and not backfilled".to_owned(),
             );
         }
         if !is_candidate && self.oldest.is_none_or(|oldest| time < oldest) {
             *too_old = (*too_old).max(Some(time));
-            return Fate::NotJudged(
+            return Explanation::NotJudged(
                 "no row that is as old has a record: they may be from before the slot, and not backfilled".to_owned(),
             );
         }
-        Fate::Unexplained
+        Explanation::Unexplained
     }
 
     fn has_dead_letter(&self, row: &Expected) -> bool {

@@ -1,11 +1,11 @@
 //! [`Skips`]: whether the relay has skipped a row on purpose.
 //!
-//! In: the relay's note of skipped rows, which has ids and no tables. Out: the [`Fate`] of a row that has no record. Pure, but for
+//! In: the relay's note of skipped rows, which has ids and no tables. Out: the [`Explanation`] of a row that has no record. Pure, but for
 //! [`Skips::read`].
 //!
 //! Invariant: a row counts as skipped only if the note cannot mean another one. Else nobody can say.
 
-use super::matcher::{Expected, Fate};
+use super::matcher::{Expected, Explanation};
 use crate::commands::run::RunRequest;
 use crate::pg::skipped_rows::{COMPARED, SkippedRows};
 use crate::pg::{self, Connection, literal, skipped_rows};
@@ -33,22 +33,22 @@ impl Skips {
         Ok(Self { slot: run.slot.clone(), rows, is_of_one_table })
     }
 
-    /// The fate of a row that has no record. `has_candidate`: a record has its id and other bytes. `None`: the note does not explain it.
-    pub(super) fn fate(&self, row: &Expected, has_candidate: bool) -> Option<Fate> {
+    /// The explanation of a row that has no record. `has_candidate`: a record has its id and other bytes. `None`: the note does not explain it.
+    pub(super) fn explanation(&self, row: &Expected, has_candidate: bool) -> Option<Explanation> {
         let id = String::from_utf8_lossy(&row.id);
         let compared: String = id.chars().take(COMPARED).collect();
         let slot = &self.slot;
         if !row.id.is_empty() && self.rows.ids.contains(&compared) {
             let is_whole = id.chars().count() < COMPARED;
             if !has_candidate && (row.is_bad || (self.is_of_one_table && is_whole)) {
-                return Some(Fate::Skipped);
+                return Some(Explanation::Skipped);
             }
-            return Some(Fate::NotJudged(format!(
+            return Some(Explanation::NotJudged(format!(
                 "the relay of slot \"{slot}\" has skipped a row with their id, which may be another row"
             )));
         }
         let others = || format!("the relay of slot \"{slot}\" has skipped rows without noting their ids");
-        self.rows.others.then(|| Fate::NotJudged(others()))
+        self.rows.others.then(|| Explanation::NotJudged(others()))
     }
 }
 
@@ -77,9 +77,9 @@ mod tests {
             let rows = SkippedRows { ids: vec!["7".to_owned(), long.clone()], others: false };
             let skips = Skips { slot: "shop".to_owned(), rows, is_of_one_table };
             let row = Expected { id: id.as_bytes().into(), is_bad, ..row(1, "k", "a") };
-            let found = match skips.fate(&row, has_candidate) {
+            let found = match skips.explanation(&row, has_candidate) {
                 None => "nothing",
-                Some(Fate::Skipped) => "skipped",
+                Some(Explanation::Skipped) => "skipped",
                 Some(_) => "not judged",
             };
             assert_eq!(found, expected, "{id} {is_bad} {is_of_one_table} {has_candidate}");
@@ -101,7 +101,7 @@ mod tests {
     fn if_not_all_skipped_rows_are_noted_any_row_may_be_one() {
         let rows = SkippedRows { ids: Vec::new(), others: true };
         let skips = Skips { slot: "shop".to_owned(), rows, is_of_one_table: true };
-        assert!(matches!(skips.fate(&row(1, "k", "a"), false), Some(Fate::NotJudged(_))));
-        assert_eq!(Skips::default().fate(&row(1, "k", "a"), false), None);
+        assert!(matches!(skips.explanation(&row(1, "k", "a"), false), Some(Explanation::NotJudged(_))));
+        assert_eq!(Skips::default().explanation(&row(1, "k", "a"), false), None);
     }
 }

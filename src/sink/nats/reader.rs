@@ -227,6 +227,11 @@ impl StreamReader {
         })
     }
 
+    /// The stream of a subject, if it has one.
+    fn stream_of(&self, subject: &str) -> Option<&ReadStream> {
+        self.streams.get(&self.subjects.get(subject)?.stream)
+    }
+
     /// Asks, again for a while if the connection is lost.
     fn ask<T>(&mut self, question: &impl AsyncFn(&mut NatsConnection) -> Result<T, Failure>) -> Result<T, Failure> {
         let begun = Instant::now();
@@ -603,11 +608,15 @@ impl RecordReader for StreamReader {
         Ok(self.subjects.iter().filter_map(position).collect())
     }
 
+    fn ended(&self, topic: &str) -> Option<String> {
+        let ended = self.stream_of(topic)?.ended;
+        ended.or_else(|| self.moved.contains(topic).then_some(MOVED)).map(str::to_owned)
+    }
+
     fn unread(&mut self, topic: &str) -> Vec<String> {
-        let stream = self.subjects.get(topic).and_then(|subject| self.streams.get(&subject.stream));
-        let Some(stream) = stream else { return vec![UNTAKEN.to_owned()] };
-        let moved = self.moved.contains(topic).then_some(MOVED);
-        stream.ended.into_iter().chain(moved).chain(stream.reasons()).map(str::to_owned).collect()
+        let Some(stream) = self.stream_of(topic) else { return vec![UNTAKEN.to_owned()] };
+        let reasons = stream.reasons().into_iter().map(str::to_owned);
+        self.ended(topic).into_iter().chain(reasons).collect()
     }
 }
 
@@ -678,6 +687,26 @@ mod tests {
             stream.look(Some(info(1, 20, 0, "c")));
             assert_eq!((stream.ended, stream.numbers()), (Some(reason), None));
         }
+    }
+
+    #[test]
+    fn a_subject_ends_with_its_stream_or_when_it_moves() {
+        let settings = crate::sink::tests::read_in_test("nats", "h", &[], |asked| NatsSettings::read(asked)).unwrap();
+        let mut reader = StreamReader::new(settings).unwrap();
+        for name in ["a", "b"] {
+            reader.streams.insert(name.to_owned(), stream(5));
+        }
+        let subjects = [("in.a", "a"), ("in.b", "b"), ("moved", "b")];
+        reader.subjects.extend(
+            subjects.map(|(subject, stream)| {
+                (subject.to_owned(), ReadSubject { stream: stream.to_owned(), next: Some(5) })
+            }),
+        );
+        reader.streams.get_mut("a").unwrap().look(None);
+        reader.moved.insert("moved".to_owned());
+        let ended = ["in.a", "in.b", "moved", "other"].map(|subject| reader.ended(subject));
+        assert_eq!(ended, [Some(GONE.to_owned()), None, Some(MOVED.to_owned()), None]);
+        assert_eq!(["in.a", "moved", "other"].map(|subject| reader.unread(subject)), [[GONE], [MOVED], [UNTAKEN]]);
     }
 
     #[test]

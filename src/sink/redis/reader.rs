@@ -86,6 +86,8 @@ struct FollowedStream {
     end: i64,
     /// The server's first answer.
     before: Option<StreamInfo>,
+    /// Why it is not read further.
+    ended: Option<&'static str>,
     unread: BTreeSet<&'static str>,
 }
 
@@ -164,7 +166,7 @@ impl EntryReader {
                 command.arg("COUNT").arg(stream.at_once).arg("STREAMS").arg(name).arg(before(stream.next));
                 (name.clone(), command)
             };
-            streams.iter().map(read).collect()
+            streams.iter().filter(|(_, stream)| stream.ended.is_none()).map(read).collect()
         };
         let commands = reads(&self.streams);
         if commands.is_empty() {
@@ -216,7 +218,7 @@ impl EntryReader {
             if let Some(info) = infos.get(name) {
                 stream.look(*info);
             } else if asked.contains(name) && stream.before.is_some() {
-                stream.unread.insert(GONE);
+                stream.ended.get_or_insert(GONE);
             }
         }
     }
@@ -224,7 +226,8 @@ impl EntryReader {
 
 impl FollowedStream {
     fn new(first: i64) -> Self {
-        Self { first, next: first, looked: first, at_once: AT_ONCE, end: 0, before: None, unread: BTreeSet::new() }
+        let unread = BTreeSet::new();
+        Self { first, next: first, looked: first, at_once: AT_ONCE, end: 0, before: None, ended: None, unread }
     }
 
     /// Chooses how many entries are read next, if `read` had so many bytes. `share`: the bytes that this stream's may have.
@@ -250,7 +253,7 @@ impl FollowedStream {
             return;
         };
         match (before.added, info.added) {
-            (Some((added, _)), Some((now, _))) if now < added => drop(self.unread.insert(MADE_AGAIN)),
+            (Some((added, _)), Some((now, _))) if now < added => drop(self.ended.get_or_insert(MADE_AGAIN)),
             (Some((_, gone)), Some((_, now))) if now > gone && info.first > looked => drop(self.unread.insert(TRIMMED)),
             (_, None) if info.first > before.first && info.first > looked => drop(self.unread.insert(TRIMMED)),
             _ => {}
@@ -390,13 +393,18 @@ impl RecordReader for EntryReader {
     }
 
     fn positions(&mut self) -> Result<TopicOffsets, Failure> {
-        Ok(self.streams.iter().map(|(name, stream)| (name.clone(), vec![Some(stream.next)])).collect())
+        let read = self.streams.iter().filter(|(_, stream)| stream.ended.is_none());
+        Ok(read.map(|(name, stream)| (name.clone(), vec![Some(stream.next)])).collect())
+    }
+
+    fn ended(&self, topic: &str) -> Option<String> {
+        self.streams.get(topic)?.ended.map(str::to_owned)
     }
 
     fn unread(&mut self, topic: &str) -> Vec<String> {
         let Some(stream) = self.streams.get(topic) else { return Vec::new() };
         let uncounted = stream.before.filter(|info| info.added.is_none()).map(|_| UNCOUNTED);
-        stream.unread.iter().copied().chain(uncounted).map(str::to_owned).collect()
+        stream.ended.into_iter().chain(stream.unread.iter().copied()).chain(uncounted).map(str::to_owned).collect()
     }
 }
 
@@ -464,7 +472,7 @@ mod tests {
             stream.next = *next;
             stream.look(*info);
         }
-        assert_eq!(stream.unread.into_iter().collect::<Vec<_>>(), expected);
+        assert_eq!(stream.ended.into_iter().chain(stream.unread).collect::<Vec<_>>(), expected);
     }
 
     #[track_caller]
@@ -501,6 +509,27 @@ mod tests {
         look(&[(30, info(11, 30, Some((12, 4)), 0))], &[TRIMMED]);
         look(&[(10, info(10, 30, Some((12, 4)), 0))], &[]);
         look(&[(10, info(11, 30, Some((12, 0)), 0))], &[]);
+    }
+
+    #[test]
+    fn a_stream_that_is_gone_or_made_again_is_not_read_further() {
+        let settings = crate::sink::tests::read_in_test("redis", "h", &[], |asked| RedisSettings::read(asked)).unwrap();
+        let mut reader = EntryReader::new(settings).unwrap();
+        let names = ["gone", "made again", "there"];
+        for name in names {
+            reader.follow(name, &[Some(10)]);
+        }
+        let asked = names.map(str::to_owned).into();
+        let of = |added: u64, names: &[&str]| {
+            names.iter().map(|name| ((*name).to_owned(), info(5, 20, Some((added, 0)), 0))).collect()
+        };
+        reader.look_at(&asked, &of(9, &names));
+        reader.look_at(&asked, &[of(2, &names[1..2]), of(9, &names[2..])].into_iter().flatten().collect());
+        // Whatever has the name later is another stream.
+        reader.look_at(&asked, &of(30, &names));
+        assert_eq!(names.map(|name| reader.ended(name)), [Some(GONE.to_owned()), Some(MADE_AGAIN.to_owned()), None]);
+        assert_eq!(reader.unread("gone"), [GONE]);
+        assert_eq!(reader.positions().unwrap().keys().collect::<Vec<_>>(), ["there"]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use super::fingerprints::{Chains, Fingerprints};
 use crate::lsn::{Lsn, Position};
 use crate::sink::{HeaderRoom, OwnedRecord, Record, Source};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::AddAssign;
 
 /// The index that names no row.
 const NONE: u32 = u32::MAX;
@@ -90,7 +91,7 @@ struct Unknown {
 /// The witness of what is known of rows and topics when the window is over.
 pub(super) trait Witness {
     /// The outcome for a row that has no record. `has_candidate`: a record has its id and other bytes.
-    fn fate(&mut self, row: &Expected, has_candidate: bool) -> Fate;
+    fn explanation(&mut self, row: &Expected, has_candidate: bool) -> Explanation;
 
     /// Why the last record of a key may not have been read whose newest row has this topic and this position. `None`: it was.
     fn why_unknown(&mut self, topic: u32, newest: Position) -> Option<String>;
@@ -104,7 +105,7 @@ pub(super) trait Witness {
 
 /// The outcome for a row that has no record at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Explanation {
     /// The relay skipped it, and has noted that.
     Skipped,
     /// Nobody can say, for this reason.
@@ -135,6 +136,22 @@ pub(super) struct Counts {
     pub(super) other: u64,
     /// Records beyond the first of a row.
     pub(super) repeated: u64,
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.right += other.right;
+        self.missing += other.missing;
+        self.altered += other.altered;
+        self.dead_lettered += other.dead_lettered;
+        self.skipped += other.skipped;
+        self.not_judged += other.not_judged;
+        self.out_of_order += other.out_of_order;
+        self.stale_keys += other.stale_keys;
+        self.other += other.other;
+        self.repeated += other.repeated;
+    }
 }
 
 /// The result of a window.
@@ -455,22 +472,22 @@ impl Matcher {
                 self.is_other_if_any(candidate);
                 continue;
             }
-            match (witness.fate(&open.row, candidate.is_some()), candidate) {
-                (Fate::Skipped, candidate) => {
+            match (witness.explanation(&open.row, candidate.is_some()), candidate) {
+                (Explanation::Skipped, candidate) => {
                     self.counts.skipped += 1;
                     self.is_other_if_any(candidate);
                 }
-                (Fate::NotJudged(reason), candidate) => {
+                (Explanation::NotJudged(reason), candidate) => {
                     self.counts.not_judged += 1;
                     *outcome.reasons.entry(reason).or_default() += 1;
                     self.is_other_if_any(candidate);
                 }
-                (Fate::Unexplained, Some(unknown)) => {
+                (Explanation::Unexplained, Some(unknown)) => {
                     self.counts.altered += 1;
                     let why = difference(&open.row, &unknown, self.rules.with_values);
                     self.faults.add(of_row(Verdict::Altered, &open.row, Some(unknown.found.at), why));
                 }
-                (Fate::Unexplained, None) => {
+                (Explanation::Unexplained, None) => {
                     self.counts.missing += 1;
                     let why = if open.row.is_bad { "no dead letter, and not noted as skipped" } else { "no record" };
                     self.faults.add(of_row(Verdict::Missing, &open.row, None, why.to_owned()));

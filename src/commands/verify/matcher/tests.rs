@@ -39,18 +39,18 @@ fn at(offset: i64) -> FoundAt {
 /// A witness of rows and topics that says the same of each.
 #[derive(Debug, Clone)]
 struct Says {
-    fate: Fate,
+    explanation: Explanation,
     unknown: Option<&'static str>,
     lost: Option<&'static str>,
     void: bool,
 }
 
 /// Everything was read, and nothing explains what is wrong.
-const ALL: Says = Says { fate: Fate::Unexplained, unknown: None, lost: None, void: false };
+const ALL: Says = Says { explanation: Explanation::Unexplained, unknown: None, lost: None, void: false };
 
 impl Witness for Says {
-    fn fate(&mut self, _: &Expected, _: bool) -> Fate {
-        self.fate.clone()
+    fn explanation(&mut self, _: &Expected, _: bool) -> Explanation {
+        self.explanation.clone()
     }
 
     fn why_unknown(&mut self, _: u32, _: Position) -> Option<String> {
