@@ -10,7 +10,7 @@
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use walrelay::sink::dead_letter::{DeadLetter, DeadLetterHeaders, ERROR, OURS, said, with_original};
-use walrelay::sink::nats::judge;
+use walrelay::sink::nats::classify;
 use walrelay::sink::ordered_queue::RecordOutcome;
 use walrelay::sink::{Content, Header, Record};
 use walrelay_fuzz::{assert_bounded, texts};
@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
 
 fn acknowledgement(records: &[u8], answer: &[u8]) {
     let records = std::str::from_utf8(records).ok().and_then(|records| records.parse().ok()).unwrap_or(1);
-    match judge("a.b", records, answer) {
+    match classify("a.b", records, answer) {
         Some(RecordOutcome::Delivered | RecordOutcome::Duplicate) => {
             // A field that nobody reads may have any bytes.
             let shown = String::from_utf8_lossy(answer);
