@@ -58,7 +58,7 @@ pub(super) struct Facts {
     pub(super) trees: Vec<TreeTable>,
     /// Why a start would end because of them.
     pub(super) refused: Vec<RunError>,
-    /// Those of them that subscriptions write.
+    /// The outbox tables that subscriptions write.
     pub(super) subscriptions: Vec<SubscribedTable>,
     /// Transactions that keep the slot back.
     pub(super) holders: Vec<ServerSession>,

@@ -19,7 +19,7 @@ pub(super) struct RecordAt {
     pub(super) offset: i64,
 }
 
-/// What is wrong.
+/// The kind of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
     /// The row has no record.

@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What is compared, and how.
+/// The request: the rows that are compared, and how.
 #[derive(Debug, Clone)]
 pub struct VerifyRequest {
     /// The relay's settings.

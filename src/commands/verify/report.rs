@@ -152,7 +152,7 @@ impl<'a> Report<'a> {
         self.seen.outcome.reasons.iter().map(rows).chain(others).chain(self.seen.notes.iter().cloned()).collect()
     }
 
-    /// What was not judged beside rows, with the reasons.
+    /// Keys and topics that were not judged, with the reasons.
     fn unjudged(&self) -> Vec<(String, &'a str)> {
         let outcome = &self.seen.outcome;
         let topic =

@@ -54,7 +54,7 @@ impl Row {
     }
 }
 
-/// What a record is.
+/// How a record fits the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Match {
     /// The row of this number has it.
@@ -78,7 +78,7 @@ pub(super) enum Misplaced {
     Time(i64, i64),
 }
 
-/// What became of a row.
+/// The state of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowState {
     /// It has its record.

@@ -563,7 +563,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// What is known when the window is over.
+/// The facts that are known when the window is over.
 struct Known<'a> {
     slot: &'a str,
     wait: Duration,

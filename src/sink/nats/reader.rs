@@ -62,7 +62,7 @@ pub(super) struct StreamReader {
     runtime: Runtime,
     connection: Option<NatsConnection>,
     streams: BTreeMap<String, ReadStream>,
-    /// Those that were asked about and have a stream, and those that were read.
+    /// The subjects that were asked about and have a stream, and the subjects that were read.
     subjects: BTreeMap<String, ReadSubject>,
     /// Subjects that another stream than their first one takes, or has messages of.
     moved: BTreeSet<String>,
@@ -86,7 +86,7 @@ struct ReadStream {
     next: Option<i64>,
     /// How many messages are asked for next.
     at_once: usize,
-    /// What was seen last.
+    /// The stream as it was seen last.
     info: StreamInfo,
     /// The reason for which it is not read any more.
     ended: Option<&'static str>,
@@ -435,7 +435,7 @@ impl StreamReader {
 /// The API's code if there is no such stream.
 const NO_STREAM: u16 = 10059;
 
-/// What an answer to a question about `what` says. `None`: there is no such stream or message.
+/// The content of an answer to a question about `what`. `None`: there is no such stream or message.
 fn parsed<'a, T: Deserialize<'a>>(what: &str, request: &str, answer: &'a Answered) -> Result<Option<T>, Failure> {
     match answer {
         Answered::With(data) => serde_json::from_slice(data)

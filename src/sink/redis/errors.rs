@@ -237,7 +237,7 @@ pub(super) fn not_understood(part: &str, stream: &str) -> Failure {
     )
 }
 
-/// What a reply to a command about a stream says.
+/// The content of a reply to a command about a stream.
 pub(super) fn understood<T: FromRedisValue>(command: &str, stream: &str, reply: Value) -> Result<T, Failure> {
     from_redis_value(reply).map_err(|_| not_understood(&format!("the reply to {command}"), stream))
 }

@@ -278,7 +278,7 @@ pub(super) struct Matcher {
     faults: Faults,
     /// The bytes of ids, copies and faults of keys.
     kept_bytes: usize,
-    /// Those of records that wait for their row.
+    /// The same of records that wait for their row.
     unknown_kept_bytes: usize,
 }
 
