@@ -281,7 +281,7 @@ fn secret_in_password_file(lines: &str, before: &str, after: &str) {
 /// In nothing that a source, or its error, could ever show.
 fn assert_hidden(text: &str, environment: &Environment) {
     let shown = match Source::resolve(Some(text), environment) {
-        Ok(resolved) => format!("{resolved:?} {} {} {:?}", resolved.source, resolved.source.place(), resolved.warnings),
+        Ok(resolved) => format!("{resolved:?} {} {} {:?}", resolved.source, resolved.source.without_user(), resolved.warnings),
         Err(error) => format!("{error:?} {error} {}", error.part),
     };
     assert!(!shown.contains(SECRET), "{text:?} shows {shown:?}");
