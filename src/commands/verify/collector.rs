@@ -34,9 +34,30 @@ pub(super) fn rows(most: u64) -> (RowSender, RowReceiver) {
 /// The end of the channel into which rows go.
 pub(super) struct RowSender {
     sender: SyncSender<Vec<Expected>>,
-    /// The bytes of rows that nobody has taken yet.
+    /// The bytes of rows that are in the channel.
     under_way: Arc<AtomicU64>,
     most: u64,
+}
+
+impl RowSender {
+    /// The bytes of rows for which there is room.
+    fn room(&self) -> u64 {
+        self.most.saturating_sub(self.under_way.load(Ordering::Relaxed))
+    }
+
+    /// Puts rows of so many bytes into the channel.
+    ///
+    /// # Errors
+    /// The rows, since the channel is full or nobody takes them any more.
+    fn try_send(&self, rows: Vec<Expected>, bytes: u64) -> Result<(), Vec<Expected>> {
+        // They are counted first: as soon as they are in the channel, they may be taken.
+        self.under_way.fetch_add(bytes, Ordering::Relaxed);
+        self.sender.try_send(rows).map_err(|error| {
+            self.under_way.fetch_sub(bytes, Ordering::Relaxed);
+            let (TrySendError::Full(rows) | TrySendError::Disconnected(rows)) = error;
+            rows
+        })
+    }
 }
 
 /// The end from which they are taken.
@@ -64,7 +85,7 @@ impl RowReceiver {
         self.receiver.recv().ok().inspect(|rows| self.taken(rows))
     }
 
-    /// The bytes of rows that nobody has taken yet.
+    /// The bytes of rows that are in the channel.
     pub(super) fn under_way(&self) -> u64 {
         self.under_way.load(Ordering::Relaxed)
     }
@@ -141,7 +162,9 @@ pub(super) struct Collector {
     with_time: bool,
     /// Whether the matcher has room for copies of records.
     with_copies: Arc<AtomicBool>,
+    /// Rows that are not in the channel yet.
     waiting: Vec<Expected>,
+    waiting_bytes: u64,
     acknowledges: NullSink,
 }
 
@@ -162,6 +185,7 @@ impl Collector {
             with_time,
             with_copies: Arc::clone(with_copies),
             waiting: Vec::new(),
+            waiting_bytes: 0,
             acknowledges: NullSink::default(),
         }
     }
@@ -174,12 +198,12 @@ impl Collector {
 
 impl Sink for Collector {
     fn try_enqueue(&mut self, record: &Record<'_>, tag: Tag) -> Enqueue {
-        if self.waiting.len() >= MOST_WAITING || self.rows.under_way.load(Ordering::Relaxed) >= self.rows.most {
+        if self.waiting.len() >= MOST_WAITING || self.waiting_bytes >= self.rows.room() {
             return Enqueue::Full;
         }
         let topic = self.topics.number(record.topic);
         let origin = tag.origin;
-        let Self { with_time, with_copies, dead_letter_topic, waiting, rows, .. } = self;
+        let Self { with_time, with_copies, dead_letter_topic, waiting, waiting_bytes, .. } = self;
         as_read(self.read_back, record, |record| {
             let row = Expected {
                 position: origin.position,
@@ -192,7 +216,7 @@ impl Sink for Collector {
                 is_bad: record.topic == *dead_letter_topic,
                 copy: with_copies.load(Ordering::Relaxed).then(|| Box::new(OwnedRecord::of(record))),
             };
-            rows.under_way.fetch_add(row.bytes() as u64, Ordering::Relaxed);
+            *waiting_bytes += row.bytes() as u64;
             waiting.push(row);
         });
         self.acknowledges.try_enqueue(record, tag)
@@ -200,14 +224,12 @@ impl Sink for Collector {
 
     fn poll(&mut self, each: &mut dyn FnMut(Report)) {
         if !self.waiting.is_empty() {
-            match self.rows.sender.try_send(std::mem::take(&mut self.waiting)) {
-                Ok(()) => {}
-                // The reader of the channel has ended, and ends the loop.
-                Err(TrySendError::Full(rows) | TrySendError::Disconnected(rows)) => {
-                    self.waiting = rows;
-                    return;
-                }
+            // If the reader of the channel has ended, it ends the loop.
+            if let Err(rows) = self.rows.try_send(std::mem::take(&mut self.waiting), self.waiting_bytes) {
+                self.waiting = rows;
+                return;
             }
+            self.waiting_bytes = 0;
         }
         self.acknowledges.poll(each);
     }
@@ -237,11 +259,23 @@ mod tests {
         let all = vec![of_size(900), of_size(100)];
         let bytes: u64 = all.iter().map(|row| row.bytes() as u64).sum();
         assert_eq!(bytes, 1000 + 2 * size_of::<Expected>() as u64);
-        sender.under_way.fetch_add(bytes, Ordering::Relaxed);
-        sender.sender.send(all).unwrap();
-        assert_eq!(receiver.under_way(), bytes);
-        assert_eq!((receiver.now().unwrap().len(), receiver.under_way()), (2, 0));
+        assert!(sender.try_send(all, bytes).is_ok());
+        assert_eq!((receiver.under_way(), sender.room()), (bytes, 0));
+        assert_eq!((receiver.now().unwrap().len(), receiver.under_way(), sender.room()), (2, 0, 1000));
         assert!(receiver.now().is_err() && receiver.within(Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn rows_for_which_the_channel_has_no_place_come_back_and_are_not_counted() {
+        let (sender, receiver) = rows(1000);
+        let one = || vec![row(1, "k", "a")];
+        let bytes = one()[0].bytes() as u64;
+        (0..BATCHES).for_each(|_| assert!(sender.try_send(Vec::new(), 0).is_ok()));
+        assert_eq!(sender.try_send(one(), bytes).map_err(|rows| rows.len()), Err(1));
+        assert_eq!((receiver.under_way(), sender.room()), (0, 1000));
+        drop(receiver);
+        assert_eq!(sender.try_send(one(), bytes).map_err(|rows| rows.len()), Err(1));
+        assert_eq!(sender.room(), 1000);
     }
 
     #[test]
