@@ -139,18 +139,32 @@ pub(super) struct Counts {
 }
 
 impl AddAssign for Counts {
-    fn add_assign(&mut self, other: Self) {
-        self.rows += other.rows;
-        self.right += other.right;
-        self.missing += other.missing;
-        self.altered += other.altered;
-        self.dead_lettered += other.dead_lettered;
-        self.skipped += other.skipped;
-        self.not_judged += other.not_judged;
-        self.out_of_order += other.out_of_order;
-        self.stale_keys += other.stale_keys;
-        self.other += other.other;
-        self.repeated += other.repeated;
+    fn add_assign(&mut self, others: Self) {
+        // By their names, so that the compiler asks for a new one.
+        let Self {
+            rows,
+            right,
+            missing,
+            altered,
+            dead_lettered,
+            skipped,
+            not_judged,
+            out_of_order,
+            stale_keys,
+            other,
+            repeated,
+        } = others;
+        self.rows += rows;
+        self.right += right;
+        self.missing += missing;
+        self.altered += altered;
+        self.dead_lettered += dead_lettered;
+        self.skipped += skipped;
+        self.not_judged += not_judged;
+        self.out_of_order += out_of_order;
+        self.stale_keys += stale_keys;
+        self.other += other;
+        self.repeated += repeated;
     }
 }
 
