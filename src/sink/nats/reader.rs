@@ -602,12 +602,13 @@ impl RecordReader for StreamReader {
 
     fn positions(&mut self) -> Result<TopicOffsets, Failure> {
         let position = |(name, subject): (&String, &ReadSubject)| {
-            let read = self.streams.get(&subject.stream).and_then(|stream| stream.next);
-            Some((name.clone(), vec![Some(read.unwrap_or_default().max(subject.next?))]))
+            let stream = self.streams.get(&subject.stream).filter(|stream| stream.ended.is_none())?;
+            Some((name.clone(), vec![Some(stream.next.unwrap_or_default().max(subject.next?))]))
         };
         Ok(self.subjects.iter().filter_map(position).collect())
     }
 
+    /// A subject that has moved is not read where it is now. The rest of its first stream is read.
     fn ended(&self, topic: &str) -> Option<String> {
         let ended = self.stream_of(topic)?.ended;
         ended.or_else(|| self.moved.contains(topic).then_some(MOVED)).map(str::to_owned)
@@ -707,6 +708,12 @@ mod tests {
         let ended = ["in.a", "in.b", "moved", "other"].map(|subject| reader.ended(subject));
         assert_eq!(ended, [Some(GONE.to_owned()), None, Some(MOVED.to_owned()), None]);
         assert_eq!(["in.a", "moved", "other"].map(|subject| reader.unread(subject)), [[GONE], [MOVED], [UNTAKEN]]);
+        let positions = reader.positions().unwrap();
+        assert_eq!(
+            positions.keys().collect::<Vec<_>>(),
+            ["in.b", "moved"],
+            "no end of a stream that is gone is waited for"
+        );
     }
 
     #[test]
