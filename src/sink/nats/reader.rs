@@ -364,8 +364,7 @@ impl StreamReader {
         let names = found.map(|subject| subject.stream.clone()).collect();
         self.look_again(&names)?;
         for subject in subjects {
-            let stream = self.subjects.get(subject).and_then(|found| self.streams.get(&found.stream));
-            if stream.is_some_and(|stream| !stream.info.takes(subject)) {
+            if self.stream_of(subject).is_some_and(|stream| !stream.info.takes(subject)) {
                 self.moved.insert(subject.clone());
             }
         }
@@ -379,10 +378,7 @@ impl StreamReader {
         offset: impl Fn(&ReadStream) -> Option<i64>,
     ) -> Result<TopicOffsets, Failure> {
         self.look(subjects)?;
-        let of = |subject: &String| {
-            let stream = self.streams.get(&self.subjects.get(subject)?.stream)?;
-            Some((subject.clone(), vec![Some(offset(stream)?)]))
-        };
+        let of = |subject: &String| Some((subject.clone(), vec![Some(offset(self.stream_of(subject)?)?)]));
         Ok(subjects.iter().filter_map(of).collect())
     }
 
