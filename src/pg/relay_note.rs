@@ -205,9 +205,8 @@ pub(crate) fn keep(
         // Another process of this role may have written since.
         let after = |own: Option<&str>| {
             let own = own.and_then(parse).filter(|own| own.token == token && !is_unknown);
-            let notes = former.as_ref().map(|(note, _)| note).into_iter().chain(&own);
-            let latest = notes.max_by_key(|note| note.at);
-            Some(json(&RelayNote { at, ..next(latest) }))
+            let before = latest(former.as_ref().map(|(note, _)| note), own.as_ref());
+            Some(json(&RelayNote { at, ..next(before) }))
         };
         state::update(connection, &prefix(slot), |text| parse(text).is_some(), after)
     });
@@ -217,6 +216,11 @@ pub(crate) fn keep(
         Err(error @ Error::Server { .. }) => Ok(Noted::No { error, contradicts: is_any }),
         written => written.map(|()| Noted::Yes),
     }
+}
+
+/// The later one of two notes. Of two with the same position, the other one.
+fn latest<'a>(one: Option<&'a RelayNote>, other: Option<&'a RelayNote>) -> Option<&'a RelayNote> {
+    one.into_iter().chain(other).max_by_key(|note| note.at)
 }
 
 fn at(connection: &mut Connection) -> Result<Lsn, Error> {
@@ -302,6 +306,17 @@ mod tests {
         let notes: Vec<Note> = notes.into_iter().chain([newer]).collect();
         assert_eq!(StoredNote::of(&notes, "t"), StoredNote::Unknown { large_objects: vec![1, 2, 3, 4] });
         assert_eq!(StoredNote::of(&notes, "t").note(), None);
+    }
+
+    #[test]
+    fn of_two_notes_the_later_one_counts_and_of_two_with_one_position_the_second() {
+        let at = |at, since| RelayNote { at: Lsn::new(at), ..reads(&[("1", since)]) };
+        let (former, own) = (at(7, 1), at(7, 2));
+        assert_eq!(latest(Some(&former), Some(&own)), Some(&own));
+        assert_eq!(latest(Some(&at(9, 1)), Some(&own)), Some(&at(9, 1)));
+        assert_eq!(latest(Some(&former), Some(&at(8, 2))), Some(&at(8, 2)));
+        assert_eq!((latest(Some(&former), None), latest(None, Some(&own))), (Some(&former), Some(&own)));
+        assert_eq!(latest(None, None), None);
     }
 
     fn reads(tables: &[(&str, u64)]) -> RelayNote {
