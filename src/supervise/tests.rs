@@ -64,6 +64,9 @@ fn a_refusal_is_waited_out_for_some_minutes_if_the_relay_has_streamed_before() {
     }
     for code in ["53300", "57P01", "57P03", "53100", "55P03", "55006", "25006", "08006"] {
         assert!(supervisor().may_pass(&refusal(code)), "{code}");
+        // It passes by itself: nobody is sent to look for a rule that refuses log-ins.
+        let remedy = RunError::from(refusal(code)).remedy;
+        assert!(remedy.is_none(), "{code}: {}", remedy.unwrap());
     }
 }
 

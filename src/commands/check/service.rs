@@ -194,7 +194,8 @@ pub(super) fn replication_fix(service: Service, user: &str, database: &str, erro
         Some("28000") => service.admission(user, database),
         Some("53300") => service.parameter("max_wal_senders", "20", true),
         None | Some(sqlstate::NOT_IN_PREREQUISITE_STATE) => service.wal_level(),
-        Some(_) => LOGIN_RULE.to_owned(),
+        Some(_) if error.recovery() == pg::Recovery::Stop => LOGIN_RULE.to_owned(),
+        Some(_) => "run check again once the server takes connections".to_owned(),
     }
 }
 
@@ -226,6 +227,13 @@ mod tests {
         assert_eq!(Service::Rds.replication_right("app"), "GRANT rds_replication TO \"app\";");
         assert!(Service::CloudSql.replication_right("app").starts_with("ALTER USER \"app\" WITH REPLICATION;"));
         assert_eq!(Service::Own.replication_right("app"), "ALTER ROLE \"app\" REPLICATION;");
+    }
+
+    #[test]
+    fn a_server_that_recovers_is_not_said_to_have_a_rule_against_the_log_in() {
+        let fix = |code| replication_fix(Service::Own, "app", "shop", &answer(code, "x"));
+        assert_eq!(fix("57P03"), "run check again once the server takes connections");
+        assert_eq!(fix("P0001"), LOGIN_RULE);
     }
 
     #[test]

@@ -671,7 +671,8 @@ pub(super) fn of_postgres(error: &pg::Error) -> Option<Remedy> {
         (pg::Error::Server { error, .. } | pg::Error::LoginRefused { error, .. }, _) if !error.hint.is_empty() => {
             error.hint.clone().into()
         }
-        (pg::Error::LoginRefused { .. }, _) => LOGIN_RULE.into(),
+        // What a server refuses for a time, as while it recovers, is over by itself.
+        (pg::Error::LoginRefused { error, .. }, _) if error.recovery() == pg::Recovery::Stop => LOGIN_RULE.into(),
         (_, _) => return None,
     })
 }
